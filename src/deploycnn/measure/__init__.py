@@ -1,0 +1,1 @@
+"""How fast is it: the clock, the schedule, the summary, the doubts."""

@@ -1,0 +1,167 @@
+"""The record of a run: one versioned JSON file, the only input of reports and comparisons.
+
+`record.json` holds everything but the raw latency samples, which lie beside it in `samples.npz` (see `Samples`).
+Whatever is derived from samples here can be recomputed from them; a test does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from deploycnn.environment import Environment
+from deploycnn.types import Artifact, Doubt, Int8Form, Interval, Outcome, Target, Value, Verdict
+
+SCHEMA_VERSION = 1
+
+Boundary = Literal["host-to-host", "device"]
+
+
+class ClassAccuracy(Value):
+    """One class of the test set."""
+
+    name: str
+    n_images: int
+    top1: float  # share, 0 to 1
+    reference_top1: float
+
+
+class Accuracy(Value):
+    """All test images through one artifact, against the fp32 reference on the same images. Shares are 0 to 1."""
+
+    n_images: int
+    top1: Interval  # Wilson interval
+    reference_top1: float
+    drop: Interval  # reference minus this, paired; positive is a loss
+    agreement: float  # same top-1 answer as the reference
+    right_to_wrong: tuple[int, ...]  # indices of test images
+    wrong_to_right: tuple[int, ...]
+    per_class: tuple[ClassAccuracy, ...]
+    relative_logit_error: float  # |logits - reference|_2 / |reference|_2 over all images, finite ones only
+    max_logit_error: float  # largest absolute difference of one logit
+    nonfinite_images: int  # images with a NaN or inf among their logits
+    mean_confidence: float
+    reference_mean_confidence: float
+    ece: float  # expected calibration error, 15 equal-width bins
+    reference_ece: float
+    verdict: Verdict
+
+
+class Latency(Value):
+    """One artifact at one batch size, threads and boundary. Times in seconds per run of the whole batch."""
+
+    batch: int
+    threads: int
+    streams: int = 1
+    boundary: Boundary = "host-to-host"
+    samples: str  # name of the arrays in samples.npz
+    n_samples: int
+    n_blocks: int
+    n_rounds: int
+    n_processes: int
+    p50_s: Interval
+    p90_s: Interval | None  # None: the sample cannot carry it
+    p95_s: Interval | None
+    p99_s: Interval | None
+    p999_s: Interval | None
+    mean_s: float
+    min_s: float
+    max_s: float
+    images_per_s: Interval
+    ratio: Interval | None = None  # time over the reference's time at this batch size, paired by round; None for the reference
+    outliers: int  # counted, never dropped: beyond 3 interquartile ranges above the third quartile
+    noisy: bool  # the interval asked for was not reached within the budget
+    doubts: tuple[Doubt, ...] = ()
+
+
+class Loading(Value):
+    """What it costs before the first answer."""
+
+    load_s: float
+    first_run_s: float
+    resident_bytes: int  # of the worker after validating
+    peak_bytes: int
+    device_peak_bytes: int | None = None
+
+
+class Cell(Value):
+    """One backend at one precision on one target."""
+
+    backend: str
+    precision: str
+    target: Target
+    int8_form: Int8Form | None = None
+    outcome: Outcome
+    artifact: Artifact | None = None
+    folder: str | None = None  # of the artifact, relative to the run
+    evidence: Verdict | None = None
+    accuracy: Accuracy | None = None
+    loading: Loading | None = None
+    latencies: tuple[Latency, ...] = ()
+    machine: str | None = None  # key into the record's environments: where it was validated and measured
+    reused: tuple[str, ...] = ()  # stages whose results came from the cache
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`onnxruntime/int8/cpu`: unique in a record."""
+        return f"{self.backend}/{self.precision}/{self.target}"
+
+    def latency(self, batch: int, boundary: Boundary = "host-to-host") -> Latency | None:
+        """The single-stream latency at that batch size, None where it was not measured."""
+        found = (x for x in self.latencies if x.batch == batch and x.boundary == boundary and x.streams == 1)
+        return next(found, None)
+
+
+class DataFacts(Value):
+    """Which images every figure of the run stands on."""
+
+    name: str  # of the data set really used
+    asked: str  # of the data set the recipe named
+    source: str  # where it was found
+    official: bool | None  # matches the publisher's digests; None: there are none
+    sha256: str
+    classes: tuple[str, ...]
+    shape_CHW: tuple[int, int, int]
+    n_train: int
+    n_validation: int
+    n_calibration: int
+    n_test: int
+    notes: tuple[str, ...] = ()
+
+
+class ModelFacts(Value):
+    """Which network, and where its weights come from."""
+
+    name: str
+    parameters: int | None
+    source: Literal["trained", "weights", "onnx"]
+    checkpoint_sha256: str | None
+    graph_sha256: str
+    training: Mapping[str, Any] = Field(default_factory=dict)  # epochs, images_per_s, validation_top1, seed, device, ...
+    notes: tuple[str, ...] = ()
+
+
+class Record(Value):
+    """One run."""
+
+    schema_version: int = SCHEMA_VERSION
+    deploycnn_version: str
+    created: str  # ISO 8601, UTC
+    command: str
+    recipe: Mapping[str, Any]
+    data: DataFacts
+    model: ModelFacts
+    environments: Mapping[str, Environment]  # by machine id
+    reference: str | None  # name of the cell that accuracy and ratios refer to
+    cells: tuple[Cell, ...]
+    noise_floor: Mapping[str, Interval] = Field(default_factory=dict)  # A/A ratio by batch size
+    stage_s: Mapping[str, float] = Field(default_factory=dict)  # wall time of each stage of this run
+    doubts: tuple[Doubt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def cell(self, name: str) -> Cell | None:
+        """The cell of that name, None where the record has none."""
+        return next((cell for cell in self.cells if cell.name == name), None)
