@@ -1,0 +1,5 @@
+"""`python -m deploycnn.pipeline`."""
+
+from deploycnn.pipeline.cli import main
+
+main()

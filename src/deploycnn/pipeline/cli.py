@@ -1,0 +1,97 @@
+"""The command line. Commands import what they need when they run, so that `--help` costs no tensor library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from deploycnn import __version__
+from deploycnn.errors import EXIT_INTERRUPTED, DeployError
+
+EXIT_CODES = """Exit codes: 0 done; 1 nothing meets the limits (compare: a regression); 2 wrong usage or recipe; 3 compare: inconclusive;
+4 compare: incomparable; 5 data or model cannot be used; 6 this machine lacks something (package, device, disk space, lock);
+7 gpu-check: no GPU here; 130 interrupted (run the same command again to go on)."""
+
+app = typer.Typer(
+    name="deploycnn",
+    help="Decide which compiled artifact of a CNN classifier to ship, with the proof.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"deploycnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")] = False,
+) -> None:
+    """Decide which compiled artifact of a CNN classifier to ship, with the proof."""
+
+
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Lay a value over the recipe; YAML, repeatable.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and the result.")]
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "quickstart",
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the run [default: runs/TIME-RECIPE].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again even where nothing changed.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train, export, quantise, compile, validate, measure; say what to ship."""
+    from deploycnn.assets import recipe_path
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.run import RunOptions, run_recipe
+    from deploycnn.recipe import load_recipe
+
+    options = RunOptions(out=out, resume=resume, remeasure=remeasure, command=_command())
+    raise typer.Exit(run_recipe(load_recipe(recipe_path(recipe), settings or ()), options, Talk(quiet=quiet)))
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """What this machine has, and what each backend can do here."""
+    from deploycnn.pipeline.doctor import show_doctor
+
+    show_doctor(as_json=as_json)
+
+
+@app.command()
+def report(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or its record.json.")],
+) -> None:
+    """Print a run's report again and rewrite its files, from its record alone."""
+    from deploycnn.pipeline.reporting import report_again
+
+    report_again(run_folder)
+
+
+def _command() -> str:
+    return " ".join(["deploycnn", *sys.argv[1:]])
+
+
+def main() -> NoReturn:
+    """Runs a command; a user's mistake is one message and an exit code."""
+    try:
+        app()
+    except DeployError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on from here", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    raise AssertionError("typer always exits")

@@ -1,0 +1,75 @@
+"""`report.md`: the verdict and the tables as GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+from deploycnn import units
+from deploycnn.record import Record
+from deploycnn.report import rows
+from deploycnn.report.recommend import Recommendation
+
+
+def markdown(record: Record, recommendation: Recommendation) -> str:
+    """The report of one run."""
+    parts = [f"# {rows.headline(record)}", _verdict(recommendation), _accuracy(record)]
+    parts += [_latency(record, batch) for batch in rows.batches(record)]
+    parts += [_remarks(record), _facts(record)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(headings: list[str], lines: list[list[str]], *, text_columns: int) -> str:
+    """A Markdown table whose first `text_columns` columns are text and the others numbers."""
+    sides = [":--" if i < text_columns else "--:" for i in range(len(headings))]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in (headings, sides, *lines))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _verdict(recommendation: Recommendation) -> str:
+    if recommendation.ship:
+        return f"**Ship `{recommendation.ship}`**: {recommendation.because}."
+    return f"**Ship nothing**: {recommendation.because}."
+
+
+def _accuracy(record: Record) -> str:
+    headings = ["artifact", "verdict", "top-1", "change", "agreement", "size", "build"]
+    lines = [
+        [f"{row.name} {row.precision} {row.target}", row.verdict, row.top1, row.change, row.agreement, row.size, row.build]
+        for row in rows.accuracy_rows(record)
+    ]
+    return "## Accuracy\n\nAgainst the fp32 reference on the same images.\n\n" + table(headings, lines, text_columns=2)
+
+
+def _latency(record: Record, batch: int) -> str:
+    latency = next(found for cell in record.cells if (found := cell.latency(batch)))
+    headings = ["artifact", "p50", "95 % CI", "p90", "p99", "images/s", "ratio"]
+    lines = [
+        [f"{row.name} {row.precision} {row.target}", row.p50, row.spread, row.p90, row.p99, row.rate, row.ratio]
+        for row in rows.latency_rows(record, batch)
+    ]
+    boundary = latency.boundary.replace("-", " ")
+    about = f"{latency.threads} thread(s), {boundary}; ratio is time over {record.reference}, paired by round."
+    return f"## Latency, batch {batch}\n\n{about}\n\n" + table(headings, lines, text_columns=1)
+
+
+def _remarks(record: Record) -> str:
+    remarks = rows.remarks(record)
+    if not remarks:
+        return ""
+    return "## Not recommended, because\n\n" + "\n".join(f"- `{name}`: {why}" for name, why in remarks)
+
+
+def _facts(record: Record) -> str:
+    data = record.data
+    lines = [
+        f"- images: {data.name} from {data.source}, {data.n_train:,} training, {data.n_validation:,} validation, "
+        f"{data.n_calibration:,} calibration, {data.n_test:,} test; digest `{data.sha256[:16]}`",
+        f"- model: {record.model.name} ({record.model.source}), graph digest `{record.model.graph_sha256[:16]}`",
+        *(f"- machine: {environment.summary}" for environment in record.environments.values()),
+        f"- made by deploycnn {record.deploycnn_version} at {record.created} with `{record.command}`",
+        *(f"- note: {note}" for note in (*data.notes, *record.model.notes, *record.notes)),
+        *(f"- doubt: {doubt.what}; {doubt.remedy}" for doubt in record.doubts),
+    ]
+    took = ", ".join(f"{stage} {units.seconds(time_s)}" for stage, time_s in record.stage_s.items())
+    return "## Facts\n\n" + "\n".join(lines) + (f"\n- took: {took}" if took else "")
