@@ -1,0 +1,165 @@
+"""All test images through every artifact that runs here, and what each says it ran."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deploycnn import units
+from deploycnn.errors import DeployError
+from deploycnn.graph import graph_facts
+from deploycnn.pipeline.compiling import Form, failed, tail_of
+from deploycnn.pipeline.context import Context, key
+from deploycnn.pipeline.planning import PlannedCell
+from deploycnn.pipeline.preparing import Images
+from deploycnn.precision import precision_class
+from deploycnn.record import Accuracy, Loading
+from deploycnn.types import Evidence, Variant, Verdict
+from deploycnn.validate.accuracy import judge
+from deploycnn.validate.evidence import check_evidence
+from deploycnn.workers import Limits, Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What one artifact answered."""
+
+    logits_NK: np.ndarray
+    evidence: Evidence
+    loading: Loading
+
+
+def validate_cells(
+    context: Context, images: Images, variants: dict[Form, Variant], cells: list[PlannedCell], limits: Limits
+) -> list[PlannedCell]:
+    """Accuracy and evidence of every cell that runs here; evidence alone of those that are built for elsewhere.
+
+    The first cell is the reference: where it fails, nothing can be validated, and every other cell fails with that reason.
+    """
+    images_path = _images_file(context, images)
+    answered: list[tuple[PlannedCell, Predictions | None]] = []
+    for planned in cells:
+        answered.append(_predicted(context, images, images_path, planned, limits) if planned.runs_here else (planned, None))
+    reference = answered[0][1]
+    return [_judged(context, images, variants, planned, said, reference) for planned, said in answered]
+
+
+def _images_file(context: Context, images: Images) -> Path:
+    """The test images as one .npy file that workers map into memory."""
+    images_key = key("test-images", code=(), data=images.dataset.test.sha256)
+    built = context.store.build(images_key, lambda folder: np.save(folder / "images.npy", images.dataset.test.images_NCHW))
+    return built.path / "images.npy"
+
+
+# --- answers ------------------------------------------------------------------------------
+
+
+def _predicted(
+    context: Context, images: Images, images_path: Path, planned: PlannedCell, limits: Limits
+) -> tuple[PlannedCell, Predictions | None]:
+    cell = planned.cell
+    log = context.out / "logs" / f"{cell.name.replace('/', '-').replace(':', '-')}-validate.txt"
+    try:
+        said, reused = _predictions(context, images, images_path, planned, limits, log)
+    except DeployError as error:
+        context.talk.warn(f"{cell.name}: {error.one_line}")
+        return planned.changed(outcome=failed("validate", error, tail_of(log))), None
+    if reused:
+        planned = planned.changed(reused=(*cell.reused, "validate"))
+    return planned.changed(loading=said.loading, machine=context.environment.id), said
+
+
+def _predictions(
+    context: Context, images: Images, images_path: Path, planned: PlannedCell, limits: Limits, log: Path
+) -> tuple[Predictions, bool]:
+    cell, recipe = planned.cell, context.recipe
+    artifact = cell.artifact
+    assert artifact is not None, "a living cell was compiled"
+    predictions_key = key(
+        "predictions",
+        code=("workers", "backends/_contract.py"),
+        packages=planned.backend.packages,
+        artifact=artifact.sha256,
+        name=cell.name,
+        options=planned.backend.options.model_dump(mode="json"),
+        images=images.dataset.test.sha256,
+        batch=recipe.validate_.batch,
+        threads=recipe.measure.threads,
+        machine=context.environment.id,
+    )
+
+    def make(folder: Path) -> None:
+        artifact_folder = context.out / (cell.folder or "")
+        options = planned.backend.options.model_dump(mode="json")
+        with (
+            context.talk.stage(f"validate {cell.name}") as progress,
+            Worker(limits=limits, threads=recipe.measure.threads, log=log) as worker,
+        ):
+            loaded = worker.load(cell.backend, options, artifact, artifact_folder, recipe.measure.threads, timeout_s=recipe.limits.load_s)
+            logits_NK = worker.predict(images_path, recipe.validate_.batch, timeout_s=recipe.limits.run_s, progress=progress)
+            evidence = worker.evidence(timeout_s=recipe.limits.run_s)
+            memory = worker.memory()
+        np.save(folder / "logits.npy", logits_NK)
+        (folder / "evidence.json").write_text(evidence.model_dump_json())
+        loading = Loading(
+            load_s=loaded.load_s, first_run_s=loaded.first_run_s, resident_bytes=memory.resident_bytes, peak_bytes=memory.peak_bytes
+        )
+        (folder / "loading.json").write_text(loading.model_dump_json())
+
+    built = context.store.build(predictions_key, make)
+    said = Predictions(
+        logits_NK=np.load(built.path / "logits.npy"),
+        evidence=Evidence.model_validate(json.loads((built.path / "evidence.json").read_text())),
+        loading=Loading.model_validate_json((built.path / "loading.json").read_text()),
+    )
+    return said, built.reused
+
+
+# --- judgement ----------------------------------------------------------------------------
+
+
+def _judged(
+    context: Context,
+    images: Images,
+    variants: dict[Form, Variant],
+    planned: PlannedCell,
+    said: Predictions | None,
+    reference: Predictions | None,
+) -> PlannedCell:
+    cell = planned.cell
+    if not planned.alive or cell.artifact is None:
+        return planned
+    evidence = said.evidence if said else cell.artifact.evidence
+    verdict = _evidence_verdict(variants[cell.precision, cell.int8_form], planned, evidence)
+    planned = planned.changed(evidence=verdict)
+    if said is None:
+        return planned
+    if reference is None:
+        reason = "the fp32 reference could not be run, so there is nothing to compare with"
+        error = DeployError(reason, remedy="see the reference's own failure")
+        return planned.changed(outcome=failed("validate", error))
+    accuracy = _accuracy(context, images, planned, said, reference)
+    context.talk.say(f"validate {cell.name}: top-1 {units.percent(accuracy.top1.value)}, {accuracy.verdict.state}")
+    return planned.changed(accuracy=accuracy)
+
+
+def _evidence_verdict(variant: Variant, planned: PlannedCell, evidence: Evidence | None) -> Verdict:
+    cell = planned.cell
+    facts = graph_facts(variant.onnx_path)
+    return check_evidence(evidence, cell.precision, cell.target, facts.weighted_ops)
+
+
+def _accuracy(context: Context, images: Images, planned: PlannedCell, said: Predictions, reference: Predictions) -> Accuracy:
+    options = context.recipe.validate_
+    exact = precision_class(planned.cell.precision).exact
+    return judge(
+        said.logits_NK,
+        reference.logits_NK,
+        images.dataset.test.labels_N,
+        images.facts.classes,
+        options,
+        logit_tolerance=options.logit_tolerance if exact else None,
+    )
