@@ -14,7 +14,7 @@ from deploycnn.pipeline.planning import PlannedCell, forms_needed
 from deploycnn.pipeline.saved import read_artifact, read_variant, save_variant
 from deploycnn.precision import precision_class
 from deploycnn.types import CompileRequest, Failed, Int8Form, Skipped, Variant
-from deploycnn.workers import Limits, Worker
+from deploycnn.workers import Worker
 
 Form = tuple[str, Int8Form | None]
 
@@ -85,17 +85,17 @@ def _contained(variant: Variant, folder: Path) -> Variant:
 # --- artifacts ----------------------------------------------------------------------------
 
 
-def compile_cells(context: Context, variants: dict[Form, Variant], cells: list[PlannedCell], limits: Limits) -> list[PlannedCell]:
+def compile_cells(context: Context, variants: dict[Form, Variant], cells: list[PlannedCell]) -> list[PlannedCell]:
     """Every living cell's artifact, each compiled in a worker process of its own and copied into the run's folder."""
-    return [_compiled(context, variants, planned, limits) if planned.alive else planned for planned in cells]
+    return [_compiled(context, variants, planned) if planned.alive else planned for planned in cells]
 
 
-def _compiled(context: Context, variants: dict[Form, Variant], planned: PlannedCell, limits: Limits) -> PlannedCell:
+def _compiled(context: Context, variants: dict[Form, Variant], planned: PlannedCell) -> PlannedCell:
     cell = planned.cell
     variant = variants[cell.precision, cell.int8_form]
     log = context.out / "logs" / f"{cell.name.replace('/', '-').replace(':', '-')}-compile.txt"
     try:
-        entry, reused = _artifact_entry(context, variant, planned, limits, log)
+        entry, reused = _artifact_entry(context, variant, planned, log)
     except Unsupported as error:
         return planned.changed(outcome=Skipped(reason=failed("compile", error).reason, remedy=error.remedy))
     except DeployError as error:
@@ -111,10 +111,10 @@ def _compiled(context: Context, variants: dict[Form, Variant], planned: PlannedC
     return planned.changed(artifact=artifact, folder=folder.as_posix(), reused=reused_stages, notes=(*cell.notes, *artifact.notes))
 
 
-def _artifact_entry(context: Context, variant: Variant, planned: PlannedCell, limits: Limits, log: Path) -> tuple[Path, bool]:
+def _artifact_entry(context: Context, variant: Variant, planned: PlannedCell, log: Path) -> tuple[Path, bool]:
     cell, backend, recipe = planned.cell, planned.backend, context.recipe
     options = backend.options.model_dump(mode="json")
-    batches = tuple(sorted({*recipe.measure.batches, recipe.validate_.batch}))
+    batches = recipe.measure.batches
     artifact_key = key(
         "artifact",
         code=("backends/_contract.py", _source_of(backend.name)),
@@ -137,11 +137,9 @@ def _artifact_entry(context: Context, variant: Variant, planned: PlannedCell, li
             folder=folder,
             cache_folder=context.store.shared(f"backends/{backend.name}"),
         )
-        with (
-            context.talk.stage(f"compile {cell.name}") as progress,
-            Worker(limits=limits, threads=context.environment.cpu.usable_cores, log=log) as worker,
-        ):
-            worker.compile(backend.name, options, request, progress, timeout_s=recipe.limits.compile_s)
+        worker = Worker(cell.name, log_path=log, threads=context.environment.cpu.usable_cores, memory_bytes=context.memory_bytes)
+        with context.talk.stage(f"compile {cell.name}") as progress, worker:
+            worker.compile(backend.name, options, request, progress=progress, timeout_s=recipe.limits.compile_s)
 
     built = context.store.build(artifact_key, make)
     return built.path, built.reused

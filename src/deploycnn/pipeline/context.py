@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import deploycnn
+from deploycnn.disk import file_sha256
 from deploycnn.environment import Environment, package_version
 from deploycnn.pipeline.console import Talk
 from deploycnn.recipe import Recipe
-from deploycnn.store import Key, Store, bytes_sha256, file_sha256
+from deploycnn.store import Key, Store
 
 PACKAGE = Path(deploycnn.__file__).parent
 
@@ -26,6 +28,7 @@ class Context:
     talk: Talk
     environment: Environment
     out: Path
+    memory_bytes: int  # resident memory at which a worker is killed
     resume: bool = False  # go on with a training that was stopped
     remeasure: bool = False  # do not take latencies from the cache
 
@@ -47,7 +50,7 @@ def key(stage: str, *, code: Iterable[str], packages: Iterable[str] = (), **part
 def code_sha256(*places: str) -> str:
     """Digest over the Python files of these places, so that a changed stage never takes an old result."""
     files = sorted(file for place in places for file in _python_files(PACKAGE / place))
-    return bytes_sha256("".join(f"{file.relative_to(PACKAGE).as_posix()} {file_sha256(file)}\n" for file in files).encode())
+    return hashlib.sha256("".join(f"{file.relative_to(PACKAGE).as_posix()} {file_sha256(file)}\n" for file in files).encode()).hexdigest()
 
 
 def _python_files(place: Path) -> list[Path]:

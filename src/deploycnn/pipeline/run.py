@@ -26,7 +26,6 @@ from deploycnn.record import Record
 from deploycnn.recordfile import write_record
 from deploycnn.report.terminal import render_stages
 from deploycnn.store import Store, cache_root
-from deploycnn.workers import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +64,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
             talk=talk,
             environment=environment(),
             out=out,
+            memory_bytes=_memory_limit(recipe, environment()),
             resume=options.resume,
             remeasure=options.remeasure,
         )
@@ -90,7 +90,6 @@ def _fresh_folder(recipe_name: str) -> Path:
 def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
     recipe = context.recipe
     context.talk.say(f"recipe {recipe.name} on {context.environment.summary}")
-    limits = Limits(memory_bytes=_memory_limit(recipe, context.environment))
     with watch.stage("data"):
         images = prepare_images(context)
     with watch.stage("train and export"):
@@ -99,11 +98,11 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         cells = plan(recipe, has_program=graph.variant.program_path is not None)
         variants, cells = make_variants(context, graph.variant, images.calibration_NCHW, images.facts.sha256, cells)
     with watch.stage("compile"):
-        cells = compile_cells(context, variants, cells, limits)
+        cells = compile_cells(context, variants, cells)
     with watch.stage("validate"):
-        cells = validate_cells(context, images, variants, cells, limits)
+        cells = validate_cells(context, images, variants, cells)
     with watch.stage("measure"):
-        measured = measure_cells(context, images, cells, limits)
+        measured = measure_cells(context, images, cells)
     return Record(
         deploycnn_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -17,10 +17,10 @@ from deploycnn.pipeline.planning import PlannedCell
 from deploycnn.pipeline.preparing import Images
 from deploycnn.precision import precision_class
 from deploycnn.record import Accuracy, Loading
-from deploycnn.types import Evidence, Variant, Verdict
+from deploycnn.types import Artifact, Evidence, Variant, Verdict
 from deploycnn.validate.accuracy import judge
 from deploycnn.validate.evidence import check_evidence
-from deploycnn.workers import Limits, Worker
+from deploycnn.workers import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,7 @@ class Predictions:
     loading: Loading
 
 
-def validate_cells(
-    context: Context, images: Images, variants: dict[Form, Variant], cells: list[PlannedCell], limits: Limits
-) -> list[PlannedCell]:
+def validate_cells(context: Context, images: Images, variants: dict[Form, Variant], cells: list[PlannedCell]) -> list[PlannedCell]:
     """Accuracy and evidence of every cell that runs here; evidence alone of those that are built for elsewhere.
 
     The first cell is the reference: where it fails, nothing can be validated, and every other cell fails with that reason.
@@ -42,7 +40,7 @@ def validate_cells(
     images_path = _images_file(context, images)
     answered: list[tuple[PlannedCell, Predictions | None]] = []
     for planned in cells:
-        answered.append(_predicted(context, images, images_path, planned, limits) if planned.runs_here else (planned, None))
+        answered.append(_predicted(context, images, images_path, planned) if planned.runs_here else (planned, None))
     reference = answered[0][1]
     return [_judged(context, images, variants, planned, said, reference) for planned, said in answered]
 
@@ -57,13 +55,11 @@ def _images_file(context: Context, images: Images) -> Path:
 # --- answers ------------------------------------------------------------------------------
 
 
-def _predicted(
-    context: Context, images: Images, images_path: Path, planned: PlannedCell, limits: Limits
-) -> tuple[PlannedCell, Predictions | None]:
+def _predicted(context: Context, images: Images, images_path: Path, planned: PlannedCell) -> tuple[PlannedCell, Predictions | None]:
     cell = planned.cell
     log = context.out / "logs" / f"{cell.name.replace('/', '-').replace(':', '-')}-validate.txt"
     try:
-        said, reused = _predictions(context, images, images_path, planned, limits, log)
+        said, reused = _predictions(context, images, images_path, planned, log)
     except DeployError as error:
         context.talk.warn(f"{cell.name}: {error.one_line}")
         return planned.changed(outcome=failed("validate", error, tail_of(log))), None
@@ -72,9 +68,7 @@ def _predicted(
     return planned.changed(loading=said.loading, machine=context.environment.id), said
 
 
-def _predictions(
-    context: Context, images: Images, images_path: Path, planned: PlannedCell, limits: Limits, log: Path
-) -> tuple[Predictions, bool]:
+def _predictions(context: Context, images: Images, images_path: Path, planned: PlannedCell, log: Path) -> tuple[Predictions, bool]:
     cell, recipe = planned.cell, context.recipe
     artifact = cell.artifact
     assert artifact is not None, "a living cell was compiled"
@@ -94,18 +88,21 @@ def _predictions(
     def make(folder: Path) -> None:
         artifact_folder = context.out / (cell.folder or "")
         options = planned.backend.options.model_dump(mode="json")
-        with (
-            context.talk.stage(f"validate {cell.name}") as progress,
-            Worker(limits=limits, threads=recipe.measure.threads, log=log) as worker,
-        ):
-            loaded = worker.load(cell.backend, options, artifact, artifact_folder, recipe.measure.threads, timeout_s=recipe.limits.load_s)
-            logits_NK = worker.predict(images_path, recipe.validate_.batch, timeout_s=recipe.limits.run_s, progress=progress)
-            evidence = worker.evidence(timeout_s=recipe.limits.run_s)
+        worker = Worker(cell.name, log_path=log, threads=recipe.measure.threads, memory_bytes=context.memory_bytes)
+        run_s = recipe.limits.run_s
+        with context.talk.stage(f"validate {cell.name}") as progress, worker:
+            loaded = worker.load(cell.backend, options, artifact, artifact_folder, timeout_s=recipe.limits.load_s)
+            logits_NK = worker.predict(images_path, batch=recipe.validate_.batch, timeout_s=run_s, progress=progress)
+            evidence = worker.evidence(_evidence_batch(images, artifact), timeout_s=run_s)
             memory = worker.memory()
         np.save(folder / "logits.npy", logits_NK)
         (folder / "evidence.json").write_text(evidence.model_dump_json())
         loading = Loading(
-            load_s=loaded.load_s, first_run_s=loaded.first_run_s, resident_bytes=memory.resident_bytes, peak_bytes=memory.peak_bytes
+            load_s=loaded.load_s,
+            first_run_s=loaded.first_run_s,
+            resident_bytes=memory.resident_bytes,
+            peak_bytes=memory.peak_bytes,
+            device_peak_bytes=memory.device_peak_bytes,
         )
         (folder / "loading.json").write_text(loading.model_dump_json())
 
@@ -116,6 +113,11 @@ def _predictions(
         loading=Loading.model_validate_json((built.path / "loading.json").read_text()),
     )
     return said, built.reused
+
+
+def _evidence_batch(images: Images, artifact: Artifact) -> np.ndarray:
+    """Real images, as many as the artifact can run at once."""
+    return images.dataset.test.images_NCHW[: min(artifact.batches or (1,))]
 
 
 # --- judgement ----------------------------------------------------------------------------
