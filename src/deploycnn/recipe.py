@@ -120,6 +120,10 @@ class RecommendOptions(Section):
     size_mb: float | None = Field(None, gt=0)
 
 
+def _default_backends() -> dict[str, dict[str, Any]]:
+    return {"torch": {}, "onnxruntime": {}}
+
+
 class Recipe(Section):
     """One run, whole."""
 
@@ -128,7 +132,7 @@ class Recipe(Section):
     model: ModelOptions = ModelOptions()
     train: TrainOptions = TrainOptions()
     precisions: tuple[str, ...] = ("fp32", "fp16", "int8")
-    backends: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"torch": {}, "onnxruntime": {}})
+    backends: dict[str, dict[str, Any]] = Field(default_factory=_default_backends)
     targets: tuple[Target, ...] = (Target(device="cpu"),)
     validate_: ValidateOptions = Field(ValidateOptions(), alias="validate")
     measure: MeasureOptions = MeasureOptions()
