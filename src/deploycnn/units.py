@@ -14,6 +14,7 @@ def significant(value: float, digits: int = 3) -> str:
         return "0" if value == 0 else str(value)
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     rounded = round(value, decimals)
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))  # 9.999 has become 10.00
     return f"{rounded:,.{max(decimals, 0)}f}"
 
 
@@ -56,7 +57,8 @@ def percent(share: float, decimals: int = 2) -> str:
 
 def points(difference: float, decimals: int = 2) -> str:
     """A difference of two shares in percentage points, signed: `-0.11 pp`."""
-    return f"{100 * difference:+.{decimals}f} pp"
+    text = f"{100 * difference:+.{decimals}f} pp"
+    return text[1:] if float(text[:-3]) == 0 else text  # nothing lost, nothing gained: no sign
 
 
 def ratio(value: float) -> str:
