@@ -1,0 +1,26 @@
+"""Reading, running and describing ONNX graphs: what stages, backends and the pipeline share about them."""
+
+from __future__ import annotations
+
+from deploycnn.graph._facts import GraphFacts, WeightedOp, graph_facts
+from deploycnn.graph._files import load_graph, save_graph
+from deploycnn.graph._metadata import GraphMetadata, read_metadata, write_metadata
+from deploycnn.graph._quantised import QuantisedTensor, describe_quantisation, form_of
+from deploycnn.graph._run import Runner, padded_batches, runtime_limits
+
+__all__ = [
+    "GraphFacts",
+    "GraphMetadata",
+    "QuantisedTensor",
+    "Runner",
+    "WeightedOp",
+    "describe_quantisation",
+    "form_of",
+    "graph_facts",
+    "load_graph",
+    "padded_batches",
+    "read_metadata",
+    "runtime_limits",
+    "save_graph",
+    "write_metadata",
+]
