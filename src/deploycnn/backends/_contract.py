@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import BaseModel, ConfigDict
 
 from deploycnn.environment import has_vnni
+from deploycnn.errors import Unsupported
 from deploycnn.types import (
     Artifact,
     Compiled,
@@ -32,8 +33,11 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+_Options = Options  # inside Backend, `Options` is its class variable
+
+
 class Session(abc.ABC):
-    """A loaded artifact. A context manager; one session has one input of one batch size bound at a time.
+    """A loaded artifact. A context manager; one session has one input bound at a time, of any size that it can run.
 
     The timing boundary is host to host: `bind` puts pixels in host memory that the artifact reads from, one
     `run` + `synchronise` leaves logits in host memory that `fetch` reads. `bind` and `fetch` are outside the
@@ -48,7 +52,7 @@ class Session(abc.ABC):
             x_NCHW: C-contiguous, dtype and CHW of the artifact's `input`.
 
         Raises:
-            Unsupported: the artifact cannot run this batch size.
+            Unsupported: the artifact cannot run this batch size, or its input has another shape or dtype.
         """
 
     @abc.abstractmethod
@@ -68,7 +72,7 @@ class Session(abc.ABC):
         """What runs, by the backend's own word. May run the bound batch again with profiling on."""
 
     def close(self) -> None:
-        """Frees what the session holds. Called once."""
+        """Frees what the session holds. Harmless twice; nothing else is called afterwards."""
         return
 
     def __enter__(self) -> Self:
@@ -89,7 +93,7 @@ class Backend(abc.ABC):
     Options: ClassVar[type[Options]] = Options
     packages: ClassVar[tuple[str, ...]] = ()  # distributions whose versions are part of the cache key
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: _Options | None = None) -> None:
         self.options = options if options is not None else self.Options()
 
     @abc.abstractmethod
@@ -102,7 +106,7 @@ class Backend(abc.ABC):
 
     def int8_form(self, target: Target) -> Int8Form:
         """The quantised form that this backend needs on this target. TensorRT's readers override it."""
-        return Int8Form.CPU_S8S8 if has_vnni() else Int8Form.CPU_U8S8_REDUCED
+        return Int8Form.CPU_U8S8 if has_vnni() else Int8Form.CPU_U8S8_REDUCED
 
     @abc.abstractmethod
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
@@ -123,3 +127,17 @@ class Backend(abc.ABC):
             EvidenceError: it loaded, but elsewhere than asked for (silent fallback).
             BackendError: the files are damaged or of another version or device; says which differs.
         """
+
+
+def check_input(artifact: Artifact, x_NCHW: np.ndarray) -> None:
+    """Raises Unsupported where the artifact cannot take this batch: its size, shape or dtype."""
+    asked = f"{artifact.backend} is to run {x_NCHW.dtype} images of shape {'x'.join(map(str, x_NCHW.shape))}"
+    spec = artifact.input
+    if x_NCHW.shape[1:] != spec.shape_CHW or x_NCHW.dtype != spec.dtype or len(x_NCHW) == 0:
+        wanted = "x".join(map(str, spec.shape_CHW))
+        raise Unsupported(
+            asked, found=f"the artifact takes {spec.dtype} batches of {wanted}", remedy="give it images of that shape and dtype"
+        )
+    if artifact.batches is not None and len(x_NCHW) not in artifact.batches:
+        sizes = ", ".join(map(str, artifact.batches))
+        raise Unsupported(asked, found=f"it was built for batches of {sizes} only", remedy="run one of those, or compile for this size")

@@ -6,6 +6,7 @@ classifier, right as a device that computes, takes time on demand, and breaks on
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -15,8 +16,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from deploycnn.backends._contract import Backend, Options, Session
-from deploycnn.errors import BackendError
+from deploycnn.backends._contract import Backend, Options, Session, check_input
+from deploycnn.errors import BackendError, EvidenceError
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, LayerEvidence, ProgressCallback, Readiness, Target
 
 
@@ -24,22 +25,27 @@ class NullOptions(Options):
     """What to pretend."""
 
     spin_s: float = 0.0  # busy time added to every run
-    fault: Literal["", "unavailable", "compile-error", "segfault", "hang", "garbage", "eat-memory", "fallback"] = ""
+    fault: Literal["", "unavailable", "error", "untranslated", "segfault", "hang", "garbage", "eat-memory", "fallback"] = ""
+    fault_at: Literal["compile", "load", "run"] = "compile"  # where the fault strikes; "fallback" is noticed when it is loaded
 
 
 class NullSession(Session):
-    def __init__(self, weights_DK: np.ndarray, options: NullOptions, precision: str) -> None:
+    def __init__(self, weights_DK: np.ndarray, options: NullOptions, artifact: Artifact) -> None:
         self._weights_DK = weights_DK
         self._options = options
-        self._precision = precision
+        self._artifact = artifact
 
     def bind(self, x_NCHW: np.ndarray) -> None:
-        self._x_NCHW = x_NCHW.copy()
+        check_input(self._artifact, x_NCHW)
+        h, w = x_NCHW.shape[2:]
+        self._x_NCHW = np.pad(x_NCHW, ((0, 0), (0, 0), (0, -h % 4), (0, -w % 4)), mode="edge")
 
     def run(self) -> None:
+        if self._options.fault and self._options.fault_at == "run":
+            strike(self._options.fault)
         n, c, h, w = self._x_NCHW.shape
         cells = self._x_NCHW.reshape(n, c, 4, h // 4, 4, w // 4).mean(axis=(3, 5), dtype=np.float32)
-        self._logits_NK = cells.reshape(n, -1) / 255 @ self._weights_DK
+        self._logits_NK: np.ndarray = np.matmul(cells.reshape(n, -1) / 255, self._weights_DK)
         if self._options.spin_s:
             until_s = time.perf_counter() + self._options.spin_s
             while time.perf_counter() < until_s:
@@ -49,9 +55,9 @@ class NullSession(Session):
         return self._logits_NK.copy()
 
     def evidence(self) -> Evidence:
-        provider = "somewhere else" if self._options.fault == "fallback" else "numpy"
-        kind = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(self._precision, self._precision)
-        return Evidence(source="null", provider=provider, layers=(LayerEvidence(name="linear", op="MatMul", precision=kind),))
+        precision = self._artifact.precision
+        kind = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(precision, precision)
+        return Evidence(source="null", provider="numpy", layers=(LayerEvidence(name="linear", op="MatMul", precision=kind),))
 
 
 class NullBackend(Backend):
@@ -69,25 +75,43 @@ class NullBackend(Backend):
         return Readiness(state="ready", version="1")
 
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
-        if self.options.fault == "compile-error":
-            raise BackendError("the null backend was asked to fail", remedy="set backends.null.fault to ''")
-        if self.options.fault == "segfault":
-            os.abort()
-        if self.options.fault == "hang":
-            time.sleep(1e6)
-        if self.options.fault == "eat-memory":
-            hoard = [np.ones(2**24) for _ in range(10_000)]
-            raise AssertionError(f"{len(hoard)} blocks fit")
-        c, h, w = request.variant.input.shape_CHW
+        if self.options.fault and self.options.fault_at == "compile":
+            strike(self.options.fault)
+        c, _, _ = request.variant.input.shape_CHW
         seed = int.from_bytes(hashlib.sha256(request.variant.sha256.encode()).digest()[:4])
-        document = {"seed": seed, "cells": c * 16, "classes": len(request.variant.classes), "precision": request.variant.precision}
+        document = {"seed": seed, "cells": c * 16, "classes": len(request.variant.classes)}
         (request.folder / "null.json").write_text(json.dumps(document))
         return Compiled(files=("null.json",))
 
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
-        if self.options.fault == "garbage":
-            print("\x00garbage\xff" * 100, flush=True)
-            os._exit(3)
-        document = json.loads((folder / artifact.files[0].name).read_text())
-        weights_DK = np.random.default_rng(document["seed"]).normal(size=(document["cells"], document["classes"])).astype(np.float32)
-        return NullSession(weights_DK, self.options, document["precision"])
+        if self.options.fault and self.options.fault_at == "load":
+            strike(self.options.fault)
+        if self.options.fault == "fallback":
+            raise EvidenceError(f"null was asked to run on {artifact.target}", found="it loaded somewhere else", remedy="set fault to ''")
+        path = folder / artifact.files[0].name
+        try:
+            document = json.loads(path.read_text())
+            size_DK, seed = (document["cells"], document["classes"]), document["seed"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BackendError(f"{path} is not an artifact of the null backend", found=str(error), remedy="compile it again") from error
+        weights_DK = np.random.default_rng(seed).normal(size=size_DK).astype(np.float32)
+        return NullSession(weights_DK, self.options, artifact)
+
+
+def strike(fault: str) -> None:
+    """Breaks this process in the way asked for; "fallback" and "unavailable" break nothing."""
+    print(f"the null backend was asked for the fault {fault}", flush=True)
+    if fault == "error":
+        raise BackendError("the null backend was asked to fail", remedy="set backends.null.fault to ''")
+    if fault == "untranslated":
+        raise ArithmeticError("the null backend was asked for an error that nobody translates")
+    if fault == "segfault":
+        ctypes.string_at(0)
+    if fault == "hang":
+        time.sleep(1e6)
+    if fault == "garbage":
+        os.write(1, bytes(range(256)) * 40 + b"\nthe last line\n")
+        os._exit(3)
+    if fault == "eat-memory":
+        hoard = [np.ones(2**23) for _ in range(10_000)]
+        raise AssertionError(f"{len(hoard)} blocks of 64 MiB fit into this machine")
