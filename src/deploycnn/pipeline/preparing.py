@@ -167,7 +167,9 @@ def _exported(context: Context, images: Images, path: Path, source: str, reused:
         from deploycnn.models import checkpoint
 
         with context.talk.stage("export to ONNX"):
-            module, facts = checkpoint.load_checkpoint(path, trust_pickle=context.recipe.model.trust_pickle)
+            module, facts = checkpoint.load_checkpoint(
+                path, own_name=context.recipe.model.name, trust_pickle=context.recipe.model.trust_pickle
+            )
             _check_fits(facts, images)
             preprocessing = _override_checked(context, facts)
             variant = export_graph(
