@@ -56,6 +56,7 @@ _DISK_FAULTS = {
     errno.EPERM: ("not permitted", f"change its permissions, or choose a folder of your own: {_ELSEWHERE}"),
     errno.ENOTDIR: ("a file stands where a folder should be", "remove that file, or choose another folder"),
     errno.EEXIST: ("a file stands where a folder should be", "remove that file, or choose another folder"),
+    errno.EFBIG: ("the file is larger than the file system or ulimit allows", _MORE_SPACE),
     errno.EIO: ("the disk reports an error", "check the disk, or choose another one"),
 }
 
@@ -143,5 +144,5 @@ def _holder(owner: Path) -> str:
     try:
         facts = json.loads(owner.read_text(encoding="utf-8"))
         return f"locked by pid {facts['pid']} since {facts['since']} ({facts['purpose']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # half written, or not by us
         return "locked by another process"

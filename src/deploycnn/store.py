@@ -108,8 +108,9 @@ class Store:
             StoreError: the damaged entry cannot be removed, or another process holds it.
         """
         entry = self._entry(key)
-        if not entry.exists():
-            return None
+        with disk_errors(entry):
+            if not entry.exists():
+                return None
         if _fault(entry) is None:
             with suppress(OSError):  # a cache that cannot be written to can still be read
                 os.utime(entry / "manifest.json")
