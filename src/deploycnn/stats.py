@@ -268,6 +268,7 @@ def quantile_interval(
     confidence: float = 0.95,
     spread: Spread = NO_SPREAD,
     weights_RB: NDArray[np.float32] | None = None,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Interval:
     """A percentile of all runs with its interval, in the unit of the pooled values. See the module for the method.
@@ -277,7 +278,7 @@ def quantile_interval(
         weights_RB: from `block_weights`, to share them between percentiles.
     """
     if weights_RB is None:
-        weights_RB = block_weights(pooled.process_B, seed=seed)
+        weights_RB = block_weights(pooled.process_B, seed=seed, draws=draws)
     n_processes = np.unique(pooled.process_B).size
     estimate = sorted_quantile(pooled.values_N, probability)
     draws_R = quantile_draws(pooled, weights_RB, probability)
@@ -296,7 +297,13 @@ def sorted_quantile(values: Floats, probability: float) -> float:
 
 
 def paired_ratio_interval(
-    log_ratio_R: ArrayLike, process_R: ArrayLike, *, confidence: float = 0.95, spread: Spread = NO_SPREAD, seed: int = 0
+    log_ratio_R: ArrayLike,
+    process_R: ArrayLike,
+    *,
+    confidence: float = 0.95,
+    spread: Spread = NO_SPREAD,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Interval:
     """The median over rounds of a ratio taken inside each round, with its bootstrap interval over rounds.
 
@@ -309,14 +316,14 @@ def paired_ratio_interval(
     log_ratio_R = np.asarray(log_ratio_R, dtype=np.float64)
     process_R = np.asarray(process_R)
     rng = np.random.default_rng(seed)
-    picks = np.empty((DRAWS, log_ratio_R.size), dtype=np.int64)
+    picks = np.empty((draws, log_ratio_R.size), dtype=np.int64)
     for process in np.unique(process_R):
         columns = np.flatnonzero(process_R == process)
-        picks[:, columns] = columns[rng.integers(0, columns.size, size=(DRAWS, columns.size))]
-    draws = np.median(log_ratio_R[picks], axis=1)
+        picks[:, columns] = columns[rng.integers(0, columns.size, size=(draws, columns.size))]
+    medians = np.median(log_ratio_R[picks], axis=1)
     estimate = float(np.median(log_ratio_R))
     n_processes = np.unique(process_R).size
-    low, high = expanded_limits(draws, log_ratio_R.size - n_processes + 1, confidence)
+    low, high = expanded_limits(medians, log_ratio_R.size - n_processes + 1, confidence)
     order_low, order_high = order_statistic_limits(np.sort(log_ratio_R), 0.5, confidence)
     low, high = min(low, order_low, estimate), max(high, order_high, estimate)
     return _widened(math.exp(estimate), math.exp(low), math.exp(high), spread, n_processes, confidence)
