@@ -92,6 +92,6 @@ def main() -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on from here", file=sys.stderr)
+        print("interrupted: run the same command again, with --resume to go on with a training that was stopped", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     raise AssertionError("typer always exits")

@@ -57,7 +57,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
     make_backends(recipe)  # a wrong option is an error before any work
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    with lock(out / ".lock", f"a run in {out}"):
+    with lock(out / ".lock", "a run", wait_s=0):
         context = Context(
             recipe=recipe,
             store=Store(cache_root(), warn=talk.warn),

@@ -12,7 +12,7 @@ def markdown(record: Record, recommendation: Recommendation) -> str:
     """The report of one run."""
     parts = [f"# {rows.headline(record)}", _verdict(recommendation), _accuracy(record)]
     parts += [_latency(record, batch) for batch in rows.batches(record)]
-    parts += [_remarks(record), _facts(record)]
+    parts += [_deferred(record), _remarks(record), _facts(record)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -51,6 +51,15 @@ def _latency(record: Record, batch: int) -> str:
     boundary = latency.boundary.replace("-", " ")
     about = f"{latency.threads} thread(s), {boundary}; ratio is time over {record.reference}, paired by round."
     return f"## Latency, batch {batch}\n\n{about}\n\n" + table(headings, lines, text_columns=1)
+
+
+def _deferred(record: Record) -> str:
+    lines = [[f"{row.name} {row.precision} {row.target}", row.evidence, row.size, row.build] for row in rows.deferred_rows(record)]
+    if not lines:
+        return ""
+    about = "`resume` on a machine with such a GPU validates and measures them."
+    headings = ["artifact", "precision", "size", "build"]
+    return f"## Built here, to be run elsewhere\n\n{about}\n\n" + table(headings, lines, text_columns=2)
 
 
 def _remarks(record: Record) -> str:

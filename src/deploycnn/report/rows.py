@@ -37,9 +37,25 @@ class LatencyRow(Value):
     ratio: str
 
 
+class DeferredRow(Value):
+    """One artifact that was built here and waits for the machine that it is for."""
+
+    name: str
+    precision: str
+    target: str
+    size: str
+    build: str
+    evidence: str
+
+
 def accuracy_rows(record: Record) -> list[AccuracyRow]:
-    """A row per cell, in the record's order."""
-    return [_accuracy_row(record, cell) for cell in record.cells]
+    """A row per cell that was to run here, in the record's order."""
+    return [_accuracy_row(record, cell) for cell in record.cells if cell.outcome.state in ("done", "failed")]
+
+
+def deferred_rows(record: Record) -> list[DeferredRow]:
+    """A row per artifact that waits for another machine, in the record's order."""
+    return [_deferred_row(cell) for cell in record.cells if cell.outcome.state == "deferred"]
 
 
 def latency_rows(record: Record, batch: int) -> list[LatencyRow]:
@@ -67,6 +83,17 @@ def _accuracy_row(record: Record, cell: Cell) -> AccuracyRow:
         size=units.size(cell.artifact.size_bytes) if cell.artifact else NOTHING,
         build=units.seconds(cell.artifact.build_s) if cell.artifact else NOTHING,
         verdict=verdict(record, cell),
+    )
+
+
+def _deferred_row(cell: Cell) -> DeferredRow:
+    return DeferredRow(
+        name=cell.backend,
+        precision=cell.precision,
+        target=str(cell.target),
+        size=units.size(cell.artifact.size_bytes) if cell.artifact else NOTHING,
+        build=units.seconds(cell.artifact.build_s) if cell.artifact else NOTHING,
+        evidence={"pass": "proved", "fail": "fail"}.get(cell.evidence.state, "when it runs") if cell.evidence else NOTHING,
     )
 
 
@@ -119,18 +146,20 @@ def verdict(record: Record, cell: Cell) -> str:
 
 
 def remarks(record: Record) -> list[tuple[str, str]]:
-    """(cell, why) for every cell that is not a plain pass, and what to do about it."""
-    return [(cell.name, text) for cell in record.cells if (text := _remark(cell))]
+    """(cells, why) for everything that is not a plain pass, and what to do about it; cells with one reason together."""
+    names_by_remark: dict[str, list[str]] = {}
+    for cell in record.cells:
+        if text := _remark(cell):
+            names_by_remark.setdefault(text, []).append(cell.name)
+    return [(", ".join(names), text) for text, names in names_by_remark.items()]
 
 
 def _remark(cell: Cell) -> str:
     outcome = cell.outcome
+    if outcome.state in ("skipped", "failed"):
+        return _with_remedy(outcome.reason, outcome.remedy)
     if outcome.state == "deferred":
-        return f"waits for {outcome.waits_for}"
-    if outcome.state == "skipped":
-        return _with_remedy(outcome.reason, outcome.remedy)
-    if outcome.state == "failed":
-        return _with_remedy(outcome.reason, outcome.remedy)
+        return f"waits: {outcome.waits_for}"
     accuracy = cell.accuracy.verdict if cell.accuracy else None
     doubtful = [check for check in (cell.evidence, accuracy) if check and check.state != "pass"]
     return "; ".join(_with_remedy(check.reason, check.remedy) for check in doubtful)

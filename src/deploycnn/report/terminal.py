@@ -25,6 +25,8 @@ def render(record: Record, recommendation: Recommendation, console: Console) -> 
         console.print(_accuracy_table(record, recommendation))
         for batch in rows.batches(record):
             console.print(_latency_table(record, batch, recommendation))
+    if rows.deferred_rows(record):
+        console.print(_deferred_table(record))
     _print_remarks(record, console)
     _print_verdict(recommendation, console)
 
@@ -61,6 +63,14 @@ def _latency_table(record: Record, batch: int, recommendation: Recommendation) -
     for row in rows.latency_rows(record, batch):
         name = _marked((row.name, row.precision, row.target), recommendation)
         table.add_row(name, row.p50, row.spread, row.p90, row.p99, row.rate, row.ratio)
+    return table
+
+
+def _deferred_table(record: Record) -> Table:
+    columns = [("artifact", ""), ("size", "right"), ("build", "right"), ("precision", "")]
+    table = _table("\nBuilt here, finished by `resume` there", columns)
+    for row in rows.deferred_rows(record):
+        table.add_row("  " + _name(row.name, row.precision, row.target), row.size, row.build, row.evidence)
     return table
 
 
