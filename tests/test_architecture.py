@@ -49,8 +49,14 @@ HEAVY = {
     "matplotlib",
     "PIL",
 }
-# Network definitions: classes of nn.Module, imported only by the function that builds them.
-NETWORKS = {"deploycnn.models.lenet", "deploycnn.models.resnet8", "deploycnn.models.mnist_cnn"}
+# Classes of nn.Module and the like, imported only by the function that builds them.
+NETWORKS = {
+    "deploycnn.models.lenet",
+    "deploycnn.models.resnet8",
+    "deploycnn.models.mnist_cnn",
+    "deploycnn.export._pixels",
+    "deploycnn.export._reshapes",
+}
 
 CHILD_PROCESS = re.compile(r"(^|_)child(_|$|\.)")  # files that run as a process of their own and talk through a pipe
 

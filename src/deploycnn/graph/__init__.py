@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploycnn.graph._facts import GraphFacts, WeightedOp, graph_facts
-from deploycnn.graph._files import load_graph, save_graph
+from deploycnn.graph._files import load_graph, parse_graph, read_bytes, save_graph
 from deploycnn.graph._metadata import GraphMetadata, read_metadata, write_metadata
 from deploycnn.graph._quantised import QuantisedTensor, describe_quantisation, form_of
 from deploycnn.graph._run import Runner, padded_batches, runtime_limits
@@ -19,6 +19,8 @@ __all__ = [
     "graph_facts",
     "load_graph",
     "padded_batches",
+    "parse_graph",
+    "read_bytes",
     "read_metadata",
     "runtime_limits",
     "save_graph",

@@ -52,7 +52,7 @@ def _variant(
     title = precision + (f" ({form})" if form else "")
     variant_key = key(
         "variant",
-        code=("precision",),
+        code=("precision", "graph"),
         packages=("onnx", "onnxruntime-gpu", "onnxruntime", "onnxconverter-common"),
         graph=graph.sha256,
         precision=precision,

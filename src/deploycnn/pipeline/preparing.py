@@ -155,7 +155,7 @@ def _exported(context: Context, images: Images, path: Path, source: str, reused:
     override = context.recipe.model.model_dump(mode="json", include={"mean", "std", "trust_pickle"})
     graph_key = key(
         "graph",
-        code=("export.py", "models"),
+        code=("export", "graph", "models"),
         packages=("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime"),
         checkpoint=file_sha256(path),
         data=images.facts.sha256,
@@ -234,7 +234,7 @@ def _adopted(context: Context, images: Images, path: Path) -> Graph:
     options = context.recipe.model
     graph_key = key(
         "graph",
-        code=("export.py",),
+        code=("export", "graph"),
         packages=("onnx", "onnxruntime-gpu", "onnxruntime"),
         file=source_sha256(path),
         data=images.facts.sha256,
