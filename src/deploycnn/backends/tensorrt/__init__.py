@@ -56,13 +56,14 @@ class TensorRTBackend(Backend):
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
         from deploycnn.backends.tensorrt.build import build
         from deploycnn.backends.tensorrt.evidence import from_plan
-        from deploycnn.backends.tensorrt.graph_checks import matrix_nodes, read_model
+        from deploycnn.backends.tensorrt.graph_checks import matrix_nodes
         from deploycnn.backends.tensorrt.libraries import choose
         from deploycnn.backends.tensorrt.plan import facts as plan_facts
+        from deploycnn.graph import load_graph
 
         machine = environment()
         choice = choose(self.options.library, request.target, machine.gpus, machine.gpu_reason)
-        model = read_model(request.variant.onnx_path)
+        model = load_graph(request.variant.onnx_path)
         nodes = matrix_nodes(model)
         built = build(request, model, choice, self.options, progress)
         (request.folder / ENGINE_FILE).write_bytes(built.plan)

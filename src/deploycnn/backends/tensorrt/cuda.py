@@ -54,9 +54,13 @@ class Cuda:
             BackendError: any other CUDA error.
         """
         error, *results = getattr(self.api, name)(*arguments)
+        self.check(name, error)
+        return results[0] if results else None
+
+    def check(self, name: str, error: Any) -> None:
+        """Raises as `call` does where `error`, what the call of that name gave back, is not success."""
         if int(error):
             raise self._translated(name, error)
-        return results[0] if results else None
 
     def devices(self) -> tuple[Device, ...]:
         """The GPUs that this process may use. Raises Unavailable where there are none."""

@@ -5,10 +5,9 @@ Its own messages for these come late and name neither. Measured with TensorRT fo
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploycnn.errors import ModelError, Unsupported
+from deploycnn.errors import Unsupported
 from deploycnn.types import Value
 
 if TYPE_CHECKING:
@@ -36,21 +35,6 @@ class MatrixNode(Value):
 
     name: str  # "" where the file gives none
     op: str
-
-
-def read_model(path: Path) -> Any:
-    """The ONNX file as a ModelProto. Raises ModelError where it cannot be read."""
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    try:
-        return onnx.load(str(path))
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{path.name} or a file beside it is missing", found=str(error), remedy="keep weights files with the model"
-        ) from error
-    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"{path.name} cannot be read as ONNX", found=str(error), remedy="export the model again") from error
 
 
 def matrix_nodes(model: Any) -> tuple[MatrixNode, ...]:

@@ -79,7 +79,7 @@ class Messages:
         return tuple(text for severity, text in self._kept if "ERROR" in severity and not _NOISE.search(text))
 
     def warnings(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(text for severity, text in self._kept if severity == "WARNING"))
+        return tuple(dict.fromkeys(text.strip() for severity, text in self._kept if severity == "WARNING"))
 
 
 @cache

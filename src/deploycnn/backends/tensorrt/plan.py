@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from deploycnn.types import LayerEvidence
 
 SEEN = ("1.7.1.116",)  # versions of TensorRT for RTX whose plans were read and compared
 
@@ -22,7 +20,6 @@ _HEADER_BYTES = 64
 _MASK = (75, 80, 86, 89, 120, 121)  # bit 0 upwards
 
 KINDS = {"corrltn": "Conv", "deconvolution": "ConvTranspose", "fully_connected": "Gemm"}
-_PRECISIONS = {"float": "float32", "half": "float16", "bf16": "bfloat16", "int8": "int8", "fp8": "float8", "double": "float64"}
 
 _GRAPH = re.compile(rb"\ndescriptors \{\n(.*?)\n\}\n((?:\w+ \{\n.*?\n\}\n)+)", re.DOTALL)
 _TENSOR = re.compile(rb'^  (?:sub_)?tensor=\{[^\n]*? name="([^"]+)"[^\n]* type=(\w+) \}', re.MULTILINE)
@@ -46,7 +43,7 @@ class Product:
 
     name: str  # as the plan names it
     op: str
-    operands: tuple[str, str]  # precisions of what is multiplied; "" where the plan does not say
+    operands: tuple[str, str]  # what is multiplied, in the plan's words (float, half, bf16, int8); "" where it does not say
     onnx_layers: tuple[str, ...]  # nodes of the ONNX file that it does
 
 
@@ -82,18 +79,6 @@ def facts(plan: bytes) -> dict[str, bool]:
     head = plan[max(0, start - 20_000) : max(start, 0)]
     found = {name: re.findall(rb"\n  " + name.encode() + rb"=([01])\n", head) for name in ("tf32", "stream_capturable")}
     return {name: values[-1] == b"1" for name, values in found.items() if values}
-
-
-def precision_of(operands: tuple[str, str]) -> str:
-    """One word for a product: its operands' type, or both where they differ (`int8 x float16`)."""
-    left, right = (_PRECISIONS.get(name, name) or "unknown" for name in operands)
-    return left if left == right else f"{left} x {right}"
-
-
-def as_evidence(product: Product, ops: Mapping[str, str]) -> LayerEvidence:
-    """The product under the ONNX name it does, with the operator that the file has there."""
-    name = next((layer for layer in product.onnx_layers if layer in ops), product.name)
-    return LayerEvidence(name=name, op=ops.get(name, product.op), precision=precision_of(product.operands))
 
 
 def _graphs(plan: bytes) -> Iterator[tuple[dict[bytes, str], bytes]]:

@@ -45,6 +45,7 @@ class Lane:
         self._host_out, self.logits = cuda.pinned(output_bytes)
         self._device_in = cuda.call("cudaMalloc", input_bytes)
         self._device_out = cuda.call("cudaMalloc", output_bytes)
+        self.graph_failure = ""  # why the launch could not be recorded
         self._graphs: list[Any] = []
         self._copied = (0, 0)
         self.launch: Callable[[], None] = self.enqueue
@@ -63,8 +64,11 @@ class Lane:
             self.enqueue()
         self.wait()
         if capture:
-            self.launch = self._captured(self.enqueue)
-            self.launch_device = self._captured(self.execute)
+            try:
+                self.launch, self.launch_device = self._captured(self.enqueue), self._captured(self.execute)
+            except BackendError as error:  # an engine that cannot be captured runs all the same, and says so
+                self._drop_graphs()
+                self.graph_failure = error.one_line
 
     def enqueue(self) -> None:
         """Copy in, execute, copy out."""
@@ -110,9 +114,9 @@ class Lane:
         self._graphs.append(executable)
         launch, stream = api.cudaGraphLaunch, self.stream
 
-        def replay() -> None:
-            if int(launch(executable, stream)[0]):  # the timed path: one call, no translation unless it fails
-                self._cuda.call("cudaGraphLaunch", executable, stream)
+        def replay() -> None:  # the timed path: one call
+            if error := int(launch(executable, stream)[0]):
+                self._cuda.check("cudaGraphLaunch", api.cudaError_t(error))
 
         replay()
         self.wait()
@@ -229,12 +233,14 @@ class TensorRTSession(Session):
         inspector = self._engine.create_engine_inspector()
         if self._batch:
             inspector.execution_context = self._lanes[0].context  # with shapes set it knows formats of dynamic tensors
-        found = from_inspector(str(inspector.get_engine_information(trt.LayerInformationFormat.JSON)), nodes, provider)
-        notes = (f"TF32 {'allowed' if self._artifact.details.get('tf32') else 'off'}", self._graph_note)
+        tf32 = bool(self._artifact.details.get("tf32"))
+        found = from_inspector(str(inspector.get_engine_information(trt.LayerInformationFormat.JSON)), nodes, provider, tf32=tf32)
         built = self._artifact.evidence
-        if not found.layers and built is not None and built.layers:
-            return built.model_copy(update={"provider": provider, "notes": (*built.notes, *found.notes, self._graph_note)})
-        return found.model_copy(update={"notes": (*found.notes, *notes)})
+        if len(found.layers) < len(nodes) and built is not None and len(built.layers) == len(nodes):
+            found = built.model_copy(update={"provider": provider, "notes": (*built.notes, *found.notes)})
+        failure = self._lanes[0].graph_failure
+        graph_note = f"launched kernel by kernel: {failure}" if failure else self._graph_note
+        return found.model_copy(update={"notes": (*found.notes, graph_note)})
 
     def close(self) -> None:
         while self._events:
