@@ -68,10 +68,6 @@ class Samples:
         """The runs of each block, in nanoseconds."""
         return np.split(self.time_ns, np.cumsum(self.runs_B)[:-1])
 
-    def block_quantile_s(self, probability: float) -> NDArray[np.float64]:
-        """That quantile of each block, in seconds, shape (B,)."""
-        return np.array([float(np.quantile(block, probability)) for block in self.blocks()]) / 1e9
-
 
 _KINDS = {field.name: np.float64 if field.name == "start_s_B" else np.int64 for field in fields(Samples)}
 
@@ -79,6 +75,14 @@ _KINDS = {field.name: np.float64 if field.name == "start_s_B" else np.int64 for 
 def sample_name(cell: str, batch: int) -> str:
     """The row's name in the file: `onnxruntime/int8/cpu@b32`."""
     return f"{cell}@b{batch}"
+
+
+def split_name(name: str) -> tuple[str, int]:
+    """Cell and batch size of a row's name. Raises RecordError where it is none."""
+    cell, mark, batch = name.rpartition("@b")
+    if not mark or not batch.isdecimal():
+        raise RecordError(f"'{name}' is not the name of a row of samples", remedy="measure again")
+    return cell, int(batch)
 
 
 def write_samples(path: Path, rows: Mapping[str, Samples]) -> str:

@@ -146,6 +146,16 @@ def pool(values: ArrayLike, block_N: ArrayLike, process_B: ArrayLike) -> Pool:
     )
 
 
+def block_quantiles(pooled: Pool, probability: float) -> Floats:
+    """That quantile (linear) of every block, shape (B,). Blocks must not be empty."""
+    first_B = np.cumsum(pooled.runs_B) - pooled.runs_B
+    position_B = probability * (pooled.runs_B - 1)
+    below_B = position_B.astype(np.int64)
+    above_B = np.minimum(below_B + 1, pooled.runs_B - 1)
+    low_B, high_B = pooled.by_block_N[first_B + below_B], pooled.by_block_N[first_B + above_B]
+    return np.asarray(low_B + (high_B - low_B) * (position_B - below_B), dtype=np.float64)
+
+
 def quantile_draws(pooled: Pool, weights_RB: NDArray[np.float32], probability: float) -> Floats:
     """The pooled quantile in each replicate, shape (draws,).
 
@@ -240,6 +250,12 @@ def restart_spreads(artifacts: Sequence[Restarts]) -> list[Spread]:
         own = max(0.0, entry[0] - entry[1]) if entry else 0.0
         spreads.append(Spread(log_sd=math.sqrt(max(pooled, own)), dof=pooled_dof))
     return spreads
+
+
+def own_spread(artifact: Restarts) -> float:
+    """Standard deviation between this artifact's restarts beyond what its blocks explain, as a logarithm; 0 for one process."""
+    found = _between_and_within(artifact)
+    return math.sqrt(max(0.0, found[0] - found[1])) if found else 0.0
 
 
 def _between_and_within(artifact: Restarts) -> tuple[float, float, int] | None:

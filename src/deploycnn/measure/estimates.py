@@ -26,7 +26,7 @@ class Row:
     @cached_property
     def log_median_B(self) -> stats.Floats:
         """Logarithm of each block's median in seconds. A clock that reads 0 counts as half a nanosecond."""
-        return np.asarray(np.log(np.maximum(self.samples.block_quantile_s(0.5), 0.5e-9)))
+        return np.asarray(np.log(np.maximum(stats.block_quantiles(self.pool_s, 0.5), 0.5e-9)))
 
     @property
     def restarts(self) -> stats.Restarts:

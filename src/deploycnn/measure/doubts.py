@@ -1,0 +1,178 @@
+"""Reasons not to trust a measurement fully, each with what would remove it. Thresholds are constants here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from deploycnn import stats, units
+from deploycnn.environment import Cpu
+from deploycnn.measure.estimates import Pairing, Row
+from deploycnn.measure.watch import MachineFacts
+from deploycnn.recipe import MeasureOptions
+from deploycnn.types import Doubt, Interval
+
+SHORT_BLOCK_S = 0.01  # below it, a timer interrupt (1 to 10 ms apart) makes or breaks a block
+SHORT_RUN_S = 1e-6  # below it, the clock's own cost shows
+DRIFT_P = 0.01  # of the trend test
+OTHER_LOAD_CORES = 0.2
+STOLEN_SHARE = 0.01
+FREQUENCY_SWING = 0.05
+SWAP_BYTES = 16e6
+
+
+def row_doubts(row: Row, pairing: Pairing | None, options: MeasureOptions, *, steady: bool) -> tuple[Doubt, ...]:
+    """Doubts about one artifact at one batch size. `pairing` is with the reference, None for the reference itself."""
+    found = [_short(row, options), _drift(row, options), _restarts(row, pairing, options), None if steady else _unsteady()]
+    return tuple(doubt for doubt in found if doubt is not None)
+
+
+def noisy_doubt(p50_s: Interval, ratio: Interval | None, options: MeasureOptions) -> Doubt:
+    """For a row whose intervals stayed wider than asked."""
+    width = max(stats.half_width(interval) for interval in (p50_s, ratio) if interval is not None)
+    return Doubt(
+        kind="noisy",
+        what=f"known to ±{units.percent(width, 1)}, asked was ±{units.percent(options.interval, 1)}",
+        remedy="raise measure.budget_s or measure.processes, or quiet the machine",
+    )
+
+
+def _short(row: Row, options: MeasureOptions) -> Doubt | None:
+    samples = row.samples
+    block_s = float(np.median(np.add.reduceat(samples.time_ns, np.cumsum(samples.runs_B) - samples.runs_B))) / 1e9
+    if math.exp(float(np.median(row.log_median_B))) < SHORT_RUN_S:
+        return Doubt(
+            kind="short-runs",
+            what="a run takes less than a microsecond, so the clock's own cost is part of what is reported",
+            remedy="measure a larger batch",
+        )
+    if block_s < min(SHORT_BLOCK_S, 0.9 * options.block_s) or options.block_s < SHORT_BLOCK_S:
+        return Doubt(
+            kind="short-blocks",
+            what=f"blocks last {units.seconds(block_s)}: one interrupt decides about a block",
+            remedy=f"set measure.block_s to {SHORT_BLOCK_S} or more",
+        )
+    return None
+
+
+def _drift(row: Row, options: MeasureOptions) -> Doubt | None:
+    order = np.argsort(row.samples.start_s_B, kind="stable")
+    change, p_value = stats.trend(row.log_median_B[order])
+    if p_value >= DRIFT_P or abs(math.expm1(change)) <= options.interval:
+        return None
+    direction = "slower" if change > 0 else "faster"
+    return Doubt(
+        kind="drift",
+        what=f"it got {units.percent(abs(math.expm1(change)), 1)} {direction} over the run; ratios are paired by round and suffer less",
+        remedy="measure longer, on a machine that is warm and has nothing else to do",
+    )
+
+
+def _restarts(row: Row, pairing: Pairing | None, options: MeasureOptions) -> Doubt | None:
+    """Restarts that differ by more than was asked for. By the ratio, which a drifting machine does not move."""
+    log_sd = stats.own_spread(pairing.restarts if pairing is not None else row.restarts)
+    if log_sd <= options.interval:
+        return None
+    processes = np.unique(row.samples.process_B)
+    medians_s = [math.exp(float(np.median(row.log_median_B[row.samples.process_B == process]))) for process in processes]
+    return Doubt(
+        kind="restarts-differ",
+        what=f"medians of {len(medians_s)} restarts reach from {units.seconds(min(medians_s))} to {units.seconds(max(medians_s))}",
+        remedy="raise measure.processes: which memory layout a start gets is part of the truth",
+    )
+
+
+def _unsteady() -> Doubt:
+    return Doubt(
+        kind="not-warm",
+        what="it was still getting faster when warming up reached its limit",
+        remedy="measure longer, or look whether it compiles or tunes while it runs",
+    )
+
+
+def machine_doubts(cpu: Cpu, facts: MachineFacts, *, threads: int) -> tuple[Doubt, ...]:
+    """Doubts about the machine while it was measured."""
+    return (*_settings(cpu, threads), *_events(facts))
+
+
+def _settings(cpu: Cpu, threads: int) -> list[Doubt]:
+    found = []
+    if cpu.governor not in (None, "performance"):
+        found.append(
+            Doubt(
+                kind="frequency-scaling",
+                what=f"the frequency governor is '{cpu.governor}', so speed depends on what ran before",
+                remedy="sudo cpupower frequency-set --governor performance",
+            )
+        )
+    if cpu.turbo:
+        found.append(
+            Doubt(
+                kind="turbo",
+                what="turbo is on, so speed depends on temperature and on how many cores are busy",
+                remedy="switch turbo off for comparisons (intel_pstate/no_turbo or cpufreq/boost)",
+            )
+        )
+    if threads > cpu.usable_cores:
+        found.append(
+            Doubt(
+                kind="threads",
+                what=f"{threads} threads on {cpu.usable_cores} usable cores wait for one another",
+                remedy=f"set measure.threads to {cpu.usable_cores} or less",
+            )
+        )
+    if cpu.quota_cores is not None and threads > cpu.quota_cores:
+        found.append(
+            Doubt(
+                kind="cpu-quota",
+                what=f"the control group grants {cpu.quota_cores:g} cores: longer work is put to sleep in the middle",
+                remedy="raise the container's CPU limit, or use fewer threads",
+            )
+        )
+    return found
+
+
+def _events(facts: MachineFacts) -> list[Doubt]:
+    found = []
+    if facts.other_cores is not None and facts.other_cores > OTHER_LOAD_CORES:
+        found.append(
+            Doubt(
+                kind="other-load",
+                what=f"other processes kept {facts.other_cores:.1f} cores busy while measuring",
+                remedy="stop them, or measure when they are done",
+            )
+        )
+    if facts.stolen_share is not None and facts.stolen_share > STOLEN_SHARE:
+        found.append(
+            Doubt(
+                kind="stolen-time",
+                what=f"the hypervisor gave {units.percent(facts.stolen_share, 1)} of the time to other machines",
+                remedy="measure on a dedicated machine, or trust ratios only",
+            )
+        )
+    if facts.throttled:
+        found.append(
+            Doubt(
+                kind="throttling",
+                what=f"the processor throttled {facts.throttled} times for heat while measuring",
+                remedy="cool it, lower its load, or measure shorter",
+            )
+        )
+    if facts.frequency_swing is not None and facts.frequency_swing > FREQUENCY_SWING:
+        found.append(
+            Doubt(
+                kind="frequency-moved",
+                what=f"the clock frequency moved by {units.percent(facts.frequency_swing, 0)} between rounds",
+                remedy="fix the frequency (performance governor, turbo off)",
+            )
+        )
+    if facts.swapped_bytes is not None and facts.swapped_bytes > SWAP_BYTES:
+        found.append(
+            Doubt(
+                kind="swap",
+                what=f"{units.size(facts.swapped_bytes)} went to or came from swap while measuring",
+                remedy="free memory, or measure fewer artifacts at a time",
+            )
+        )
+    return found

@@ -1,0 +1,101 @@
+"""Samples to figures. Everything here is derived from samples alone, so a record can be recomputed from its samples.npz."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from deploycnn import stats
+from deploycnn.measure.doubts import noisy_doubt, row_doubts
+from deploycnn.measure.estimates import Pairing, Row, ratio_intervals
+from deploycnn.measure.schedule import CONTROL, twin_of
+from deploycnn.recipe import MeasureOptions
+from deploycnn.record import Latency
+from deploycnn.samples import Samples, sample_name, split_name
+from deploycnn.types import Interval, Value
+
+
+class Summary(Value):
+    """Figures of a measurement: the twin and the control are not among the latencies."""
+
+    latencies: Mapping[str, tuple[Latency, ...]]  # by cell name, ascending batch sizes
+    noise_floor: Mapping[str, Interval]  # by batch size: the reference's second copy over its first
+
+
+def summarise(
+    samples: Mapping[str, Samples],
+    options: MeasureOptions,
+    *,
+    reference: str | None = None,
+    unsteady: frozenset[str] = frozenset(),
+) -> Summary:
+    """Figures of all rows.
+
+    Args:
+        samples: by `sample_name`, as `schedule.measure` and `read_samples` give them.
+        options: what the samples were taken with.
+        reference: cell that ratios refer to.
+        unsteady: names of rows that were still getting faster after warming up.
+    """
+    latencies: dict[str, list[Latency]] = {}
+    floors: dict[str, Interval] = {}
+    twin = twin_of(reference) if reference else None
+    for batch in sorted({split_name(name)[1] for name in samples}):
+        rows = {cell: Row(samples[name]) for name in samples for cell, b in [split_name(name)] if b == batch}
+        ratios = ratio_intervals(rows, reference or "", options.confidence)
+        if twin in ratios:
+            floors[str(batch)] = ratios[twin]
+        spreads = dict(zip(rows, stats.restart_spreads([row.restarts for row in rows.values()]), strict=True))
+        for cell, row in rows.items():
+            if cell in (twin, CONTROL):
+                continue
+            name = sample_name(cell, batch)
+            pairing = Pairing(row, rows[reference]) if reference in rows and cell != reference else None
+            latency = _latency(name, row, spreads[cell], options, ratios.get(cell))
+            noisy = (noisy_doubt(latency.p50_s, latency.ratio, options),) if latency.noisy else ()
+            doubts = (*noisy, *row_doubts(row, pairing, options, steady=name not in unsteady))
+            latencies.setdefault(cell, []).append(latency.model_copy(update={"doubts": doubts}))
+    return Summary(latencies={cell: tuple(found) for cell, found in latencies.items()}, noise_floor=floors)
+
+
+def _latency(name: str, row: Row, spread: stats.Spread, options: MeasureOptions, ratio: Interval | None) -> Latency:
+    samples = row.samples
+    _, batch = split_name(name)
+    weights_RB = stats.block_weights(samples.process_B, seed=options.seed)
+
+    def percentile(probability: float) -> Interval | None:
+        if not stats.carries(samples.time_ns.size, probability):
+            return None
+        return stats.quantile_interval(row.pool_s, probability, confidence=options.confidence, spread=spread, weights_RB=weights_RB)
+
+    p50_s = stats.quantile_interval(row.pool_s, 0.5, confidence=options.confidence, spread=spread, weights_RB=weights_RB)
+    widths = [stats.half_width(interval) for interval in (p50_s, ratio) if interval is not None]
+    return Latency(
+        batch=batch,
+        threads=options.threads,
+        samples=name,
+        n_samples=int(samples.time_ns.size),
+        n_blocks=samples.n_blocks,
+        n_rounds=int(np.unique(samples.round_B).size),
+        n_processes=int(np.unique(samples.process_B).size),
+        p50_s=p50_s,
+        p90_s=percentile(0.90),
+        p95_s=percentile(0.95),
+        p99_s=percentile(0.99),
+        p999_s=percentile(0.999),
+        mean_s=float(samples.time_ns.mean()) / 1e9,
+        min_s=float(samples.time_ns.min()) / 1e9,
+        max_s=float(samples.time_ns.max()) / 1e9,
+        images_per_s=images_per_s(samples, batch, options.confidence, spread),
+        ratio=ratio,
+        outliers=stats.count_outliers(samples.time_ns),
+        noisy=max(widths) > options.interval,
+    )
+
+
+def images_per_s(samples: Samples, batch: int, confidence: float, spread: stats.Spread = stats.NO_SPREAD) -> Interval:
+    """Images per second of back-to-back runs: the median over blocks of images over time, slow runs included."""
+    block_s = np.add.reduceat(samples.time_ns, np.cumsum(samples.runs_B) - samples.runs_B) / 1e9
+    log_rate_B = np.log(samples.runs_B * batch / np.maximum(block_s, 1e-9))
+    return stats.paired_ratio_interval(log_rate_B, samples.process_B, confidence=confidence, spread=spread)
