@@ -107,8 +107,10 @@ class Lane:
         self._cuda.call("cudaStreamBeginCapture", self.stream, api.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
         try:
             work()
-        finally:
-            graph = self._cuda.call("cudaStreamEndCapture", self.stream)
+        except BackendError:  # leave capture mode, or the stream is of no use
+            self._cuda.call("cudaGraphDestroy", self._cuda.call("cudaStreamEndCapture", self.stream))
+            raise
+        graph = self._cuda.call("cudaStreamEndCapture", self.stream)
         executable = self._cuda.call("cudaGraphInstantiate", graph, 0)
         self._cuda.call("cudaGraphDestroy", graph)
         self._graphs.append(executable)
