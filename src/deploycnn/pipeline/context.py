@@ -38,7 +38,7 @@ def key(stage: str, *, code: Iterable[str], packages: Iterable[str] = (), **part
 
     Args:
         stage: name of the stage.
-        code: files or folders of this package whose text takes part in the result, `train.py` or `models`.
+        code: files or folders of this package whose text takes part in the result, `train` or `models`.
         packages: distributions whose versions take part.
         parts: inputs (as digests) and options, JSON values.
     """

@@ -90,7 +90,7 @@ def _checkpoint(context: Context, images: Images) -> tuple[Path, str, tuple[str,
         return _given_weights(context, images), "weights", ()
     train_key = key(
         "train",
-        code=("train.py", "models"),
+        code=("train", "models"),
         packages=("torch",),
         data=images.dataset.sha256,
         split=context.recipe.data.model_dump(mode="json", include={"validation", "calibration", "seed", "train", "test"}),
@@ -106,6 +106,7 @@ def _checkpoint(context: Context, images: Images) -> tuple[Path, str, tuple[str,
 def _given_weights(context: Context, images: Images) -> Path:
     """A checkpoint of ours as it is; a user's state_dict becomes one."""
     from deploycnn.models import checkpoint
+    from deploycnn.models.fit import check_fit
 
     options = context.recipe.model
     weights = options.weights or ""
@@ -117,6 +118,7 @@ def _given_weights(context: Context, images: Images) -> Path:
     def convert(folder: Path) -> None:
         shape_CHW, classes = images.facts.shape_CHW, images.facts.classes
         module = checkpoint.load_weights(options, path, shape_CHW, len(classes))
+        check_fit(module, shape_CHW, classes)
         facts = checkpoint.facts_of(options, classes, shape_CHW, _preprocessing(context, images))
         checkpoint.save_checkpoint(folder / CHECKPOINT, module, facts)
 
@@ -129,7 +131,7 @@ def _train(context: Context, images: Images, folder: Path, digest: str) -> None:
 
     options = context.recipe.model
     shape_CHW, classes = images.facts.shape_CHW, images.facts.classes
-    module = build_model(options, shape_CHW, len(classes))
+    module = build_model(options, shape_CHW, len(classes), seed=context.recipe.train.seed)
     preprocessing = _preprocessing(context, images)
     work = context.store.shared(f"training/{digest[:16]}")
     with context.talk.stage(f"train {options.name}") as progress:
