@@ -24,6 +24,7 @@ LAYERS = (
     ("train", "export", "precision", "validate", "measure", "backends"),  # stages never import one another or a backend
     ("data", "models", "graph"),
     ("store", "assets"),
+    ("recordfile",),
     ("record", "samples"),
     ("environment", "recipe", "stats", "disk"),
     ("types",),

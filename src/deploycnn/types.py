@@ -19,7 +19,8 @@ from deploycnn.errors import RecipeError
 class Value(BaseModel):
     """Base of everything here: immutable, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    # JSON has no infinity: "Infinity" and "NaN" are written, and read back as floats.
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="strings")
 
 
 # --- where things run ---------------------------------------------------------------------
