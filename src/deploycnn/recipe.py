@@ -71,6 +71,13 @@ class TrainOptions(Section):
     threads: int | None = Field(None, ge=1)  # None: every core this process may use
 
 
+class CalibrateOptions(Section):
+    """How int8 activation ranges are taken from the calibration images."""
+
+    method: Literal["minmax", "percentile", "entropy"] = "minmax"
+    percentile: float = Field(99.99, gt=90, le=100)  # of a tensor's values that stay inside its range
+
+
 class ValidateOptions(Section):
     """When an artifact's accuracy is good enough."""
 
@@ -132,6 +139,7 @@ class Recipe(Section):
     model: ModelOptions = ModelOptions()
     train: TrainOptions = TrainOptions()
     precisions: tuple[str, ...] = ("fp32", "fp16", "int8")
+    calibrate: CalibrateOptions = CalibrateOptions()
     backends: dict[str, dict[str, Any]] = Field(default_factory=_default_backends)
     targets: tuple[Target, ...] = (Target(device="cpu"),)
     validate_: ValidateOptions = Field(ValidateOptions(), alias="validate")
@@ -143,10 +151,10 @@ class Recipe(Section):
     @classmethod
     def _list_or_mapping(cls, value: Any) -> Any:
         """`[torch, onnxruntime]` is `{torch: {}, onnxruntime: {}}`."""
-        if isinstance(value, list | tuple):
+        if _are_names(value):
             return {name: {} for name in value}
         if isinstance(value, Mapping):
-            return {name: options or {} for name, options in value.items()}
+            return {name: {} if options is None else options for name, options in value.items()}
         return value
 
     @field_validator("precisions", "targets", "backends")
@@ -157,6 +165,18 @@ class Recipe(Section):
         return value
 
 
+class _Loader(yaml.SafeLoader):
+    """Says so where a key stands twice, instead of quietly taking the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' stands there twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load_recipe(path: Path, settings: Iterable[str] = ()) -> Recipe:
     """Reads a recipe and lays `settings` (`train.epochs=5`, YAML values) over it.
 
@@ -164,7 +184,7 @@ def load_recipe(path: Path, settings: Iterable[str] = ()) -> Recipe:
         RecipeError: unreadable file, unknown key, wrong value.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise RecipeError(f"the recipe {path} cannot be read", found=str(error.strerror), remedy="give the path of a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -190,15 +210,19 @@ def _with_setting(document: dict[str, Any], setting: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise RecipeError(f"'{setting}' sets nothing", remedy="write --set key=value, for example --set train.epochs=5")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise RecipeError(f"the value of --set {setting} is not YAML", found=" ".join(str(error).split()), remedy="quote it") from error
     return _placed(document, key.strip().split("."), value)
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
 def _placed(node: Any, path: list[str], value: Any) -> dict[str, Any]:
     """A copy of `node` with `value` at `path`; a list of names on the way (backends) becomes a mapping."""
-    if isinstance(node, list):
+    if _are_names(node):
         node = {name: {} for name in node}
     branch = dict(node) if isinstance(node, Mapping) else {}
     branch[path[0]] = value if len(path) == 1 else _placed(branch.get(path[0]), path[1:], value)
@@ -211,15 +235,24 @@ def _translated(error: ValidationError, source: str) -> RecipeError:
     key = ".".join(location)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        known = known_keys()
-        near = difflib.get_close_matches(key, known, n=1) or [k for k in known if k.rsplit(".")[-1] == location[-1]]
-        hint = f"did you mean {near[0]}?" if near else f"known there: {', '.join(_siblings(location[:-1]))}"
+        near = _nearest(location)
+        hint = f"did you mean {near}?" if near else f"known there: {', '.join(_siblings(location[:-1]))}"
         return RecipeError(f"{source}: there is no key '{key}'{more}", remedy=hint)
     message = first["msg"].removeprefix("Value error, ")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, RecipeError):
         return cause
     return RecipeError(f"{source}: {key} has a wrong value{more}", found=f"{first['input']!r}: {message}", remedy=f"correct {key}")
+
+
+def _nearest(location: list[str]) -> str | None:
+    """The key that an unknown one was probably meant to be: one like it in its section, or of its name in another."""
+    *section, name = location
+    if near := difflib.get_close_matches(name, _siblings(section), n=1):
+        return ".".join([*section, near[0]])
+    keys = known_keys()
+    namesakes = [key for key in keys if key.rsplit(".")[-1] == name]
+    return next(iter(namesakes or difflib.get_close_matches(".".join(location), keys, n=1, cutoff=0.8)), None)
 
 
 def known_keys() -> list[str]:
