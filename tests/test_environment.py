@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -365,3 +366,8 @@ def test_files_that_cannot_be_read_are_no_error(tmp_path: Path) -> None:
     (tmp_path / "etc" / "os-release").write_bytes(b"\xff\xfe\x00")
     assert machine.read_cpu(tmp_path).logical_cores >= 1
     assert machine.read_system(tmp_path).distribution == ""
+
+
+@pytest.mark.parametrize("name", ["numpy", "pydantic", "Pydantic", "PyYAML", "nvidia-ml-py", "nvidia_ml_py"])
+def test_versions_are_those_of_importlib(name: str) -> None:
+    assert package_version(name) == importlib.metadata.version(name)
