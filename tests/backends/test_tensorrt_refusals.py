@@ -88,8 +88,9 @@ def compiled(variant: Variant, folder: Path, target: Target = SM89, **options: o
     ("precision", "target", "reason"),
     [
         ("fp32", "cpu", "NVIDIA GPUs only"),
-        ("fp32", "cuda:sm75", "no fp32 matrix product for sm75"),
-        ("int8", "cuda:sm75", "no fp32 matrix product for sm75"),
+        ("fp32", "cuda:sm75", "no fp32 matrix product on sm75"),
+        ("int8", "cuda:sm75", "no fp32 matrix product"),
+        ("int8+fp16", "cuda:sm75", "computes int8 convolutions in fp16 on sm75"),
         ("bf16", "cuda:sm75", "sm75 has no bf16"),
         ("int8+bf16", "cuda:sm75", "sm75 has no bf16"),
         ("fp8", "cuda:sm80", "sm80 has no fp8"),
@@ -110,7 +111,7 @@ def test_a_capability_that_cannot_hold_a_precision_is_skipped_with_the_reason(pr
     ("precision", "target"),
     [
         ("fp16", "cuda:sm75"),
-        ("int8+fp16", "cuda:sm75"),
+        ("int8+fp16", "cuda:sm80"),
         ("fp32", "cuda:sm80"),
         ("bf16", "cuda:sm86"),
         ("int8", "cuda:sm89"),

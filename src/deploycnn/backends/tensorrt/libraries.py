@@ -19,6 +19,15 @@ from deploycnn.types import Skipped, Target
 TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
 INSTALL = {"tensorrt": "pip install 'deploycnn[tensorrt]'", "tensorrt_rtx": "pip install tensorrt-rtx-cu13"}
 
+# What TensorRT for RTX 1.7.1 does on Turing, seen on LeNet and ResNet-8. fp32 matrix products: "Cannot compile operation ... for
+# Turing (SM75): FP32 GEMM is not supported", which int8 runs into as well, being float around its Q/DQ. int8 in fp16 builds, but
+# every convolution in its plan is half.
+_TURING = {
+    "fp32": "has no fp32 matrix product",
+    "int8": "has no fp32 matrix product, which int8 needs around its products,",
+    "int8+fp16": "computes int8 convolutions in fp16",
+}
+
 _LEAST = {"bf16": 80, "fp8": 89}  # first compute capability with tensor cores for it
 
 
@@ -123,12 +132,10 @@ def refusal(asked: str, precision: str, target: Target, gpus: tuple[Gpu, ...]) -
             reason=f"sm{capability} needs full TensorRT: {rtx.obstacle(capability, here=False)}",
             remedy=f"on a machine with an sm{capability} GPU: {INSTALL['tensorrt']}",
         )
-    if capability == 75 and precision in ("fp32", "int8"):
-        # Seen with 1.7.1: "Cannot compile operation ... for Turing (SM75): FP32 GEMM is not supported". int8 keeps float
-        # around its Q/DQ, and so fails the same way; int8+fp16 builds.
+    if capability == 75 and (reason := _TURING.get(precision)):
         return Skipped(
-            reason=f"{rtx.title} has no fp32 matrix product for sm75, and {precision} needs one",
-            remedy="use fp16 or int8+fp16 there, or full TensorRT on a machine with that GPU",
+            reason=f"{rtx.title} {reason} on sm75",
+            remedy="use fp16 there, or full TensorRT on a machine with that GPU",
         )
     return None
 
