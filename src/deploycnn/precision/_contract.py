@@ -1,0 +1,55 @@
+"""What a precision is: it makes a variant of the fp32 graph, and proves that the file can be used."""
+
+from __future__ import annotations
+
+import abc
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from deploycnn.errors import PrecisionError
+from deploycnn.recipe import CalibrateOptions
+from deploycnn.types import Int8Form, ProgressCallback, Variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Precision(abc.ABC):
+    """One precision.
+
+    Args:
+        calibrate: how activation ranges are taken from the calibration images.
+    """
+
+    name: ClassVar[str]
+    quantised: ClassVar[bool] = False  # comes in the forms of Int8Form
+    uses_calibration: ClassVar[bool] = False  # what it makes depends on the calibration images
+    exact: ClassVar[bool] = False  # the same numbers as the fp32 graph, up to the order of additions
+
+    def __init__(self, calibrate: CalibrateOptions | None = None) -> None:
+        self.calibrate = calibrate if calibrate is not None else CalibrateOptions()
+
+    @abc.abstractmethod
+    def make(
+        self, graph: Variant, form: Int8Form | None, calibration_NCHW: np.ndarray, folder: Path, progress: ProgressCallback
+    ) -> Variant:
+        """Writes the variant's file in `folder`, loads it back and runs it.
+
+        Args:
+            graph: the fp32 variant.
+            form: for quantised precisions, what the target needs.
+            calibration_NCHW: uint8 images; may be empty where `uses_calibration` is False.
+            folder: where the file goes.
+            progress: told about long steps.
+
+        Raises:
+            PrecisionError: it cannot be made from this graph or these images, or is wrong when made.
+        """
+
+
+def check_parent(graph: Variant, precision: str) -> None:
+    """Refuses to make a variant of anything but an fp32 graph."""
+    if graph.precision != "fp32":
+        raise PrecisionError(
+            f"{precision} is made from an fp32 graph", found=f"the graph is {graph.precision} already", remedy="give the fp32 model"
+        )

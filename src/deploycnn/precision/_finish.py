@@ -1,0 +1,90 @@
+"""The last step of every precision: metadata, one file, load it back, run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deploycnn
+from deploycnn.errors import PrecisionError
+from deploycnn.graph import Runner, read_metadata, save_graph, write_metadata
+from deploycnn.types import Int8Form, Variant
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+PROOF_IMAGES = 32
+
+
+def finish(
+    model: onnx.ModelProto,
+    graph: Variant,
+    precision: str,
+    folder: Path,
+    images_NCHW: np.ndarray,
+    form: Int8Form | None = None,
+    notes: tuple[str, ...] = (),
+) -> Variant:
+    """Writes the model as a variant of `graph` and proves that the file runs.
+
+    Args:
+        model: the variant's graph, not yet with metadata.
+        graph: the fp32 variant it was made from.
+        precision: its name.
+        folder: where the file goes, named after precision and form.
+        images_NCHW: uint8 images to run; black ones where there are none.
+        form: the quantised form.
+        notes: for the user.
+
+    Raises:
+        PrecisionError: the file does not load, or gives NaN, inf or another shape.
+    """
+    parent = read_metadata(graph.onnx_path)
+    facts = parent.model_copy(update={"precision": precision, "version": deploycnn.__version__, "parent_sha256": graph.sha256})
+    write_metadata(model, facts)
+    title = precision if form is None else f"{precision} ({form})"
+    path = folder / f"{precision.replace('+', '-')}{'' if form is None else f'-{form}'}.onnx"
+    digest = save_graph(model, path, PrecisionError)
+    error = _relative_error(path, graph, images_NCHW, title)
+    said = f"relative logit error {error:.2g} on {min(len(images_NCHW), PROOF_IMAGES)} calibration images" if len(images_NCHW) else ""
+    return graph.model_copy(
+        update={
+            "precision": precision,
+            "int8_form": form,
+            "onnx_path": path,
+            "program_path": None,
+            "sha256": digest,
+            "parent_sha256": graph.sha256,
+            "notes": (*graph.notes, *notes, *((said,) if said else ())),
+        }
+    )
+
+
+def _relative_error(path: Path, graph: Variant, images_NCHW: np.ndarray, title: str) -> float:
+    """|logits - fp32 logits| / |fp32 logits|, over all images, after checking that they can be used at all."""
+    import numpy as np
+
+    x_NCHW = images_NCHW[:PROOF_IMAGES]
+    if not len(x_NCHW):
+        x_NCHW = np.zeros((1, *graph.input.shape_CHW), np.uint8)
+    batch = graph.fixed_batch or len(x_NCHW)
+    with Runner(graph.onnx_path, "the fp32 graph") as runner:
+        reference_NK = runner.logits(x_NCHW, batch)
+    with Runner(path, f"the {title} variant", error=PrecisionError) as runner:
+        logits_NK = runner.logits(x_NCHW, batch)
+    check_logits(logits_NK, reference_NK, title)
+    return float(np.linalg.norm(logits_NK - reference_NK) / max(float(np.linalg.norm(reference_NK)), 1e-30))
+
+
+def check_logits(logits_NK: np.ndarray, reference_NK: np.ndarray, title: str) -> None:
+    """Refuses logits of another shape, and NaN or inf. Raises PrecisionError."""
+    import numpy as np
+
+    if logits_NK.shape != reference_NK.shape:
+        found = f"{logits_NK.shape} instead of {reference_NK.shape}"
+        raise PrecisionError(f"the {title} variant gives logits of another shape", found=found, remedy="leave this precision out")
+    broken = int((~np.isfinite(logits_NK)).any(axis=1).sum())
+    if broken:
+        found = f"NaN or inf for {broken} of {len(logits_NK)} images"
+        raise PrecisionError(f"the {title} variant gives no numbers", found=found, remedy="leave this precision out, or use bf16")
