@@ -30,7 +30,15 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[BackendError], str, str], ...] = (
         "use fp16 there, or bf16 from sm80 on",
     ),
     (
-        re.compile(r"not compatible with this version of TensorRT|incompatible serialization version|same version of TensorRT"),
+        re.compile(r"header\.magicTag"),
+        BackendError,
+        "the file is no engine",
+        "build it again",
+    ),
+    (
+        re.compile(
+            r"not compatible with this version of TensorRT|incompatible serialization|same version of TensorRT|Version tag does not"
+        ),
         BackendError,
         "the engine was written by another version of TensorRT",
         "build it again with the version that is here",
