@@ -65,24 +65,23 @@ _DISK_FAULTS = {
 def disk_errors(path: Path) -> Iterator[None]:
     """Translates what disks do to people (full, read-only, no permission) into StoreError; anything else goes through.
 
-    A RuntimeError is taken for a full disk where there is next to no space: torch.save reports it so.
+    Some libraries say nothing useful on a full disk: numpy raises an OSError without a number, torch.save a
+    RuntimeError about positions. They are taken for a full disk where there is next to no space left.
 
     Args:
         path: what was being written, for errors that do not say.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _DISK_FAULTS:
+    except (OSError, RuntimeError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and (free := _free_bytes(path)) is not None and free < 100_000:
+            number = errno.ENOSPC
+        if number not in _DISK_FAULTS:
             raise
-        found, remedy = _DISK_FAULTS[error.errno]
-        where = error.filename2 or error.filename or path
-        raise StoreError(f"{where} cannot be written", found=f"{found}{_space(path)}", remedy=remedy) from error
-    except RuntimeError as error:
-        if (free := _free_bytes(path)) is None or free > 100_000:
-            raise
-        found, remedy = _DISK_FAULTS[errno.ENOSPC]
-        raise StoreError(f"{path} cannot be written", found=f"{found}{_space(path)}", remedy=remedy) from error
+        found, remedy = _DISK_FAULTS[number]
+        named = (error.filename2 or error.filename) if isinstance(error, OSError) else None
+        raise StoreError(f"{named or path} cannot be written", found=f"{found}{_space(path)}", remedy=remedy) from error
 
 
 def _free_bytes(path: Path) -> int | None:

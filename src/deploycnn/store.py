@@ -135,17 +135,17 @@ class Store:
             if entry.exists():  # the process that was waited for has made it
                 return Built(path=entry / "files", reused=True)
             self._sweep(key.digest)
-            with disk_errors(self.root):
-                entry.parent.mkdir(parents=True, exist_ok=True)
-                half = self._temp / f"{key.digest}-{uuid.uuid4().hex}"
-                try:
+            half = self._temp / f"{key.digest}-{uuid.uuid4().hex}"
+            try:
+                with disk_errors(self.root):  # inside, so that it looks at the disk before the attempt is removed
+                    entry.parent.mkdir(parents=True, exist_ok=True)
                     files = half / "files"
                     files.mkdir(parents=True)
                     make(files)
                     _write_manifest(half, key)
                     half.rename(entry)
-                finally:
-                    shutil.rmtree(half, ignore_errors=True)
+            finally:
+                shutil.rmtree(half, ignore_errors=True)
         return Built(path=entry / "files", reused=False)
 
     def shared(self, name: str) -> Path:
