@@ -161,7 +161,9 @@ def test_ctrl_c_while_training_leaves_a_state_that_resume_goes_on_from(cache, tm
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert "--resume" in stderr
-    resumed = subprocess.run([*command, "--resume", "--set", "measure.budget_s=1"], capture_output=True, text=True, env=environment, timeout=300)
+    resumed = subprocess.run(
+        [*command, "--resume", "--set", "measure.budget_s=1"], capture_output=True, text=True, env=environment, timeout=300
+    )
     assert resumed.returncode == 0, resumed.stderr
     assert read_record(tmp_path / "run").model.training["epochs"] == 60
 

@@ -46,7 +46,9 @@ def test_a_cell_that_is_not_proved_is_never_shipped(make_record, make_cell, chan
 
 @pytest.mark.parametrize("state", ["fail", "unproven", "not enough images"])
 def test_a_cell_whose_accuracy_did_not_pass_is_never_shipped(make_record, make_cell, make_accuracy, state):
-    record = make_record(make_cell("torch", "fp32", 3e-4), make_cell("onnxruntime", "int8", 1e-5, accuracy=make_accuracy(0.5, state, "why")))
+    record = make_record(
+        make_cell("torch", "fp32", 3e-4), make_cell("onnxruntime", "int8", 1e-5, accuracy=make_accuracy(0.5, state, "why"))
+    )
     assert recommend(record, LATENCY).ship == "torch/fp32/cpu"
 
 
@@ -56,6 +58,21 @@ def test_a_tie_is_called_a_tie_and_the_simpler_one_wins(make_record, make_cell):
     assert said.ship == "b/fp32/cpu"
     assert said.ties == ("a/int8/cpu",)
     assert "tied with a/int8/cpu" in said.because
+
+
+def test_a_ratio_that_is_known_well_breaks_the_tie_of_a_noisy_machine(make_record, make_cell, make_latency):
+    def noisy(p50_s, ratio):
+        known = Interval(value=ratio, low=ratio * 0.99, high=ratio * 1.01) if ratio else None
+        return (make_latency(1, p50_s, share=0.9, ratio=known),)
+
+    record = make_record(
+        make_cell("torch", "fp32", latencies=noisy(3e-4, None)),
+        make_cell("a", "int8", latencies=noisy(1e-4, 0.33)),
+        make_cell("b", "fp32", latencies=noisy(2e-4, 0.66)),
+    )
+    said = recommend(record, LATENCY)
+    assert said.ship == "a/int8/cpu"
+    assert said.ties == ()
 
 
 def test_a_difference_under_the_noise_floor_is_no_difference(make_record, make_cell):

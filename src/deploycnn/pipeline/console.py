@@ -119,7 +119,7 @@ class _Rate:
 
     def left(self, progress: Progress) -> str:
         per_second = self._per_second(progress)
-        if per_second <= 0 or not progress.total:
+        if per_second <= 0 or progress.total <= progress.done:
             return ""
         return units.seconds((progress.total - progress.done) / per_second)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploycnn import data, units
 from deploycnn.disk import file_sha256
-from deploycnn.errors import ModelError
+from deploycnn.errors import ModelError, RecipeError
 from deploycnn.pipeline.context import Context, key
 from deploycnn.pipeline.saved import read_variant, save_variant
 from deploycnn.record import DataFacts, ModelFacts
@@ -52,6 +52,7 @@ def prepare_images(context: Context) -> Images:
     with context.talk.stage(f"data {options.name}") as progress:
         dataset = data.load_dataset(options, context.store, progress, context.talk.warn)
     splits = data.split(dataset, options)
+    _check_enough(context, len(dataset.test.labels_N))
     facts = DataFacts(
         name=dataset.name,
         asked=options.name,
@@ -71,6 +72,16 @@ def prepare_images(context: Context) -> Images:
         f"{facts.n_calibration:,} calibration, {facts.n_test:,} test images"
     )
     return Images(dataset=dataset, splits=splits, facts=facts)
+
+
+def _check_enough(context: Context, n_test: int) -> None:
+    largest = max(context.recipe.measure.batches)
+    if n_test < largest:
+        raise RecipeError(
+            f"batch {largest} is to be measured on real images",
+            found=f"{n_test} test images",
+            remedy="lower measure.batches or raise data.test",
+        )
 
 
 def prepare_graph(context: Context, images: Images) -> Graph:

@@ -151,7 +151,7 @@ def _judged(
 def _evidence_verdict(variant: Variant, planned: PlannedCell, evidence: Evidence | None) -> Verdict:
     cell = planned.cell
     facts = graph_facts(variant.onnx_path)
-    return check_evidence(evidence, cell.precision, cell.target, facts.weighted_ops)
+    return check_evidence(evidence, cell.precision, cell.target, len(facts.weighted_ops))
 
 
 def _accuracy(context: Context, images: Images, planned: PlannedCell, said: Predictions, reference: Predictions) -> Accuracy:

@@ -149,13 +149,31 @@ def _same(
         return True
     if options.objective == "size":
         return figure.value == best.value
-    if figure.low <= best.high and best.low <= figure.high:
+    mine, theirs = _comparable(record, (cell, figure), (best_cell, best), batch, options)
+    if mine.low <= theirs.high and theirs.low <= mine.high:
         return True
     floor = record.noise_floor.get(str(batch))
     if floor is None:
         return False
     widest = max(abs(floor.high - 1), abs(1 - floor.low))
-    return abs(figure.value / best.value - 1) <= widest
+    return abs(mine.value / theirs.value - 1) <= widest
+
+
+def _comparable(
+    record: Record, one: tuple[Cell, Interval], other: tuple[Cell, Interval], batch: int | None, options: RecommendOptions
+) -> tuple[Interval, Interval]:
+    """For latency the ratios to the reference, paired by round: what slows the whole machine cannot blur them."""
+    ratios = [_ratio(record, cell, batch) for cell, _ in (one, other)]
+    if options.objective == "latency" and ratios[0] and ratios[1]:
+        return ratios[0], ratios[1]
+    return one[1], other[1]
+
+
+def _ratio(record: Record, cell: Cell, batch: int | None) -> Interval | None:
+    if cell.name == record.reference:
+        return Interval(value=1.0, low=1.0, high=1.0)
+    latency = _latency(cell, batch)
+    return latency.ratio if latency else None
 
 
 def _simplicity(cell: Cell) -> tuple[int, float]:
