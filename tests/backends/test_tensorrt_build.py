@@ -17,9 +17,11 @@ from deploycnn.backends.tensorrt.build import batch_profile
 from deploycnn.backends.tensorrt.evidence import from_plan
 from deploycnn.backends.tensorrt.graph_checks import MatrixNode
 from deploycnn.backends.tensorrt.options import TensorRTOptions
+from deploycnn.data import DataSet
 from deploycnn.errors import Unsupported
 from deploycnn.graph import graph_facts
-from deploycnn.types import Compiled, CompileRequest, Preprocessing, Target, TensorSpec, Variant
+from deploycnn.precision import precision_classes
+from deploycnn.types import Compiled, CompileRequest, Int8Form, Target, TensorSpec, Variant
 from deploycnn.validate.evidence import check_evidence
 
 tensorrt_rtx = pytest.importorskip("tensorrt_rtx")
@@ -50,18 +52,25 @@ def compiled(tmp_path: Path) -> Compile:
 # --- the networks that ship, in every precision ---------------------------------------------
 
 
-@pytest.fixture(scope="session", params=sorted(PRODUCTS))
-def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Variant]:
-    from deploycnn.export import export_graph
-    from deploycnn.models import build_model
-    from deploycnn.recipe import ModelOptions
+@pytest.fixture(params=sorted(PRODUCTS))
+def network(request: pytest.FixtureRequest, graph_of: Callable[[str], Variant]) -> tuple[str, Variant]:
+    return request.param, graph_of(request.param)
 
-    x_NCHW = np.random.default_rng(0).integers(0, 256, (65, 3, 32, 32), dtype=np.uint8)
-    preprocessing = Preprocessing(mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))
-    classes = tuple("abcdefghij")
-    module = build_model(ModelOptions(name=request.param), (3, 32, 32), 10)
-    folder = tmp_path_factory.mktemp(request.param)
-    return request.param, export_graph(module, preprocessing, (3, 32, 32), classes, x_NCHW, folder, {})
+
+@pytest.fixture
+def variant_of(small_dataset: DataSet, tmp_path: Path) -> Callable[[Variant, str], Variant]:
+    """A graph at a precision, by the product's own means where it has them, else by the published recipes."""
+
+    def make(graph: Variant, precision: str) -> Variant:
+        if precision not in precision_classes():
+            return at_precision(graph, precision, tmp_path)
+        folder = tmp_path / precision
+        folder.mkdir()
+        form = Int8Form.SYMMETRIC_S8 if precision.startswith("int8") else None
+        images_NCHW = np.ascontiguousarray(small_dataset.train.images_NCHW[:64])
+        return precision_classes()[precision]().make(graph, form, images_NCHW, folder, lambda step: None)
+
+    return make
 
 
 def at_precision(variant: Variant, precision: str, folder: Path, *, leave: tuple[str, ...] = ()) -> Variant:
@@ -139,10 +148,10 @@ def retype(model: onnx.ModelProto) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_product_of_a_shipped_network_is_proved_in_its_precision(
-    network: tuple[str, Variant], precision: str, compiled: Compile, tmp_path: Path
+    network: tuple[str, Variant], precision: str, compiled: Compile, variant_of: Callable[[Variant, str], Variant]
 ) -> None:
     name, graph = network
-    variant = at_precision(graph, precision, tmp_path)
+    variant = variant_of(graph, precision)
     result, plan = compiled(variant)
     evidence = result.evidence
     assert evidence is not None
@@ -171,19 +180,21 @@ def test_an_int8_engine_with_one_float_product_fails_by_name(network: tuple[str,
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 86, 120, 121])
 def test_other_capabilities_build_and_prove_int8_with_fp16(
-    network: tuple[str, Variant], capability: int, compiled: Compile, tmp_path: Path
+    network: tuple[str, Variant], capability: int, compiled: Compile, variant_of: Callable[[Variant, str], Variant]
 ) -> None:
     name, graph = network
-    result, plan = compiled(at_precision(graph, "int8+fp16", tmp_path), Target.parse(f"cuda:sm{capability}"))
+    result, plan = compiled(variant_of(graph, "int8+fp16"), Target.parse(f"cuda:sm{capability}"))
     assert plan_file.read_header(plan).capabilities == (capability,)
     assert result.details["capability"] == capability
     assert [layer.precision for layer in result.evidence.layers] == ["int8"] * sum(PRODUCTS[name].values())
 
 
 @pytest.mark.slow
-def test_int8_convolutions_in_fp16_on_turing_are_seen(network: tuple[str, Variant], compiled: Compile, tmp_path: Path) -> None:
+def test_int8_convolutions_in_fp16_on_turing_are_seen(
+    network: tuple[str, Variant], compiled: Compile, variant_of: Callable[[Variant, str], Variant]
+) -> None:
     """Why `refuses` stops int8+fp16 for sm75. Where this fails, the library has learned int8 there: drop the refusal."""
-    evidence = compiled(at_precision(network[1], "int8+fp16", tmp_path), Target.parse("cuda:sm75"))[0].evidence
+    evidence = compiled(variant_of(network[1], "int8+fp16"), Target.parse("cuda:sm75"))[0].evidence
     assert {layer.precision for layer in evidence.layers if layer.op == "Conv"} == {"float16"}
     assert check_evidence(evidence, "int8+fp16", SM89, len(evidence.layers)).state == "fail"
 
