@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 PROOF_IMAGES = 32
 
+# File, batch size (None: any), title and uint8 images to logits (N, K); raises PrecisionError.
+Evaluate = Callable[["Path", "int | None", str, "np.ndarray"], "np.ndarray"]
+
+
+def evaluate_with_runtime(path: Path, fixed_batch: int | None, title: str, x_NCHW: np.ndarray) -> np.ndarray:
+    """Logits by ONNX Runtime."""
+    with Runner(path, f"the {title} variant", error=PrecisionError) as runner:
+        return runner.logits(x_NCHW, fixed_batch or len(x_NCHW))
+
 
 def finish(
     model: onnx.ModelProto,
@@ -25,6 +35,7 @@ def finish(
     images_NCHW: np.ndarray,
     form: Int8Form | None = None,
     notes: tuple[str, ...] = (),
+    evaluate: Evaluate = evaluate_with_runtime,
 ) -> Variant:
     """Writes the model as a variant of `graph` and proves that the file runs.
 
@@ -36,6 +47,7 @@ def finish(
         images_NCHW: uint8 images to run; black ones where there are none.
         form: the quantised form.
         notes: for the user.
+        evaluate: what runs the file.
 
     Raises:
         PrecisionError: the file does not load, or gives NaN, inf or another shape.
@@ -46,8 +58,9 @@ def finish(
     title = precision if form is None else f"{precision} ({form})"
     path = folder / f"{precision.replace('+', '-')}{'' if form is None else f'-{form}'}.onnx"
     digest = save_graph(model, path, PrecisionError)
-    error = _relative_error(path, graph, images_NCHW, title)
-    said = f"relative logit error {error:.2g} on {min(len(images_NCHW), PROOF_IMAGES)} calibration images" if len(images_NCHW) else ""
+    shown_NCHW = images_NCHW[:PROOF_IMAGES]
+    error = _relative_error(path, graph, shown_NCHW, title, evaluate)
+    said = f"relative logit error {error:.2g} on {len(shown_NCHW)} calibration images" if len(shown_NCHW) else ""
     return graph.model_copy(
         update={
             "precision": precision,
@@ -61,18 +74,14 @@ def finish(
     )
 
 
-def _relative_error(path: Path, graph: Variant, images_NCHW: np.ndarray, title: str) -> float:
+def _relative_error(path: Path, graph: Variant, x_NCHW: np.ndarray, title: str, evaluate: Evaluate) -> float:
     """|logits - fp32 logits| / |fp32 logits|, over all images, after checking that they can be used at all."""
     import numpy as np
 
-    x_NCHW = images_NCHW[:PROOF_IMAGES]
     if not len(x_NCHW):
         x_NCHW = np.zeros((1, *graph.input.shape_CHW), np.uint8)
-    batch = graph.fixed_batch or len(x_NCHW)
-    with Runner(graph.onnx_path, "the fp32 graph") as runner:
-        reference_NK = runner.logits(x_NCHW, batch)
-    with Runner(path, f"the {title} variant", error=PrecisionError) as runner:
-        logits_NK = runner.logits(x_NCHW, batch)
+    reference_NK = evaluate_with_runtime(graph.onnx_path, graph.fixed_batch, "fp32", x_NCHW)
+    logits_NK = evaluate(path, graph.fixed_batch, title, x_NCHW)
     check_logits(logits_NK, reference_NK, title)
     return float(np.linalg.norm(logits_NK - reference_NK) / max(float(np.linalg.norm(reference_NK)), 1e-30))
 
