@@ -272,76 +272,92 @@ BUILDER = """
 import os, signal, sys, time
 from pathlib import Path
 from deploycnn.store import Key, Store
-root, log, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+root, notes, together = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def make(folder):
     (folder / "half").write_bytes(b"x" * 1000)
-    with log.open("a") as file:
-        file.write(f"{os.getpid()}\\n")
-    time.sleep(seconds)
-    if len(sys.argv) > 4:
+    (notes / f"maker-{os.getpid()}").touch()
+    if together == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+    while len(list(notes.glob("started-*"))) < together:
+        time.sleep(0.01)
+    if together > 1:
+        time.sleep(1.5)  # the others wait by now, and have said so
     (folder / "whole").write_bytes(b"y" * 1000)
 said = []
-built = Store(root, said.append).build(Key(stage="slow", parts={}), make)
+store, key = Store(root, said.append), Key(stage="slow", parts={})
+(notes / f"started-{os.getpid()}").touch()
+built = store.build(key, make)
 print(built.reused, (built.path / "whole").stat().st_size, said)
 """
+KILLED = 0  # in the middle of making
+UNTIL_RELEASED = 2  # waits for a second start, or for `release`
 
 
-def start_builder(root: Path, log: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BUILDER, str(root), str(log), *arguments]
+def start_builder(root: Path, notes: Path, together: int) -> subprocess.Popen[str]:
+    """A process that makes one entry, and stays at it until so many are started."""
+    notes.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", BUILDER, str(root), str(notes), str(together)]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
+def makers(notes: Path) -> list[int]:
+    return [int(path.name.removeprefix("maker-")) for path in notes.glob("maker-*")]
+
+
+def wait_for_maker(notes: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not makers(notes):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
+def release(notes: Path) -> None:
+    (notes / "started-0").touch()
+
+
 def test_several_runs_that_start_at_once_make_an_entry_once(tmp_path: Path) -> None:
-    log = tmp_path / "makers"
-    runs = [start_builder(tmp_path / "cache", log, "1.2") for _ in range(3)]
+    notes = tmp_path / "notes"
+    runs = [start_builder(tmp_path / "cache", notes, together=3) for _ in range(3)]
     said = [run.communicate(timeout=60)[0].strip() for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0]
-    makers = log.read_text().split()
-    assert len(makers) == 1
+    (maker,) = makers(notes)
     assert sorted(line.split()[0] for line in said) == ["False", "True", "True"]
     waited = [line for line in said if line.startswith("True")]
-    assert all(f"locked by pid {makers[0]} since 20" in line for line in waited)
+    assert all(f"locked by pid {maker} since 20" in line for line in waited)
 
 
 def test_a_killed_run_leaves_nothing_that_counts_and_holds_nothing(tmp_path: Path) -> None:
-    cache, log = tmp_path / "cache", tmp_path / "makers"
-    killed = start_builder(cache, log, "0", "kill")
+    cache, notes = tmp_path / "cache", tmp_path / "notes"
+    killed = start_builder(cache, notes, KILLED)
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert [path.name for path in everything_under(cache)] == ["half"]
-    said, _ = start_builder(cache, log, "0").communicate(timeout=60)
+    said, _ = start_builder(cache, notes, together=1).communicate(timeout=60)
     assert said.split()[:2] == ["False", "1000"]
     assert not list((cache / "temp").iterdir())
 
 
 def test_what_killed_runs_left_of_other_entries_is_swept(tmp_path: Path) -> None:
-    cache, log = tmp_path / "cache", tmp_path / "makers"
-    start_builder(cache, log, "0", "kill").communicate(timeout=60)
+    cache = tmp_path / "cache"
+    start_builder(cache, tmp_path / "notes", KILLED).communicate(timeout=60)
     assert list((cache / "temp").iterdir())
     Store(cache).build(KEY, fill)
     assert not list((cache / "temp").iterdir())
 
 
 def test_what_a_living_run_is_making_is_not_swept(tmp_path: Path) -> None:
-    cache, log = tmp_path / "cache", tmp_path / "makers"
-    living = start_builder(cache, log, "1.5")
-    wait_for(log)
+    cache, notes = tmp_path / "cache", tmp_path / "notes"
+    living = start_builder(cache, notes, UNTIL_RELEASED)
+    wait_for_maker(notes)
     Store(cache).build(KEY, fill)
+    release(notes)
     assert living.communicate(timeout=60)[0].split()[:2] == ["False", "1000"]
 
 
 def test_giving_up_on_another_run_says_who_holds_it(tmp_path: Path) -> None:
-    log = tmp_path / "makers"
-    living = start_builder(tmp_path / "cache", log, "3")
-    wait_for(log)
+    notes = tmp_path / "notes"
+    living = start_builder(tmp_path / "cache", notes, UNTIL_RELEASED)
+    wait_for_maker(notes)
     with pytest.raises(StoreError, match=rf"locked by pid {living.pid} since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d.* \(making slow"):
         Store(tmp_path / "cache", [].append, wait_s=0.1).build(Key(stage="slow", parts={}), never)
     living.kill()
