@@ -13,7 +13,10 @@ from deploycnn.stats.rules import student_quantile
 from deploycnn.types import Interval
 
 DRAWS = 1000  # bootstrap replicates: the Monte Carlo error of a limit is then a tenth of the interval's own
-GRID = 512  # candidate values of a resampled percentile
+EXACT_TO = 2000  # runs; beyond it the normal form of the binomial limits serves
+GRID = 96  # candidate values of a resampled percentile, in each of
+LAYERS = 3  # so many grids, each inside the last
+ONE_THREAD = 2**18  # multiplications: OpenBLAS shares out larger matrix products among threads
 
 
 # --- resampling -----------------------------------------------------------------------------
@@ -79,26 +82,48 @@ def block_quantiles(pooled: Pool, probability: float) -> NDArray[np.float64]:
 def quantile_draws(pooled: Pool, weights_RB: NDArray[np.float32], probability: float) -> NDArray[np.float64]:
     """The pooled quantile in each replicate, shape (draws,).
 
-    The quantile of a mixture of blocks lies between the smallest and the largest quantile of a block, so it is looked
-    for on a grid of at most GRID observed values there: one matrix product of weights and counts replaces sorting
-    every replicate.
+    The quantile of a mixture of blocks lies between the smallest and the largest quantile of a block. There it is
+    looked for on a grid of observed values: one matrix product of weights and counts replaces sorting every replicate.
+    The grid is then laid again where replicates fell; with few values between, the result is exact.
     """
     runs_B, values_N = pooled.runs_B, pooled.values_N
-    n_blocks = runs_B.size
     ranks_B = np.maximum(np.ceil(probability * runs_B - 1e-9).astype(np.int64) - 1, 0)
     quantiles_B = pooled.by_block_N[(np.cumsum(runs_B) - runs_B + ranks_B)[runs_B > 0]]
     first = int(np.searchsorted(values_N, quantiles_B.min(), side="left"))
     last = int(np.searchsorted(values_N, quantiles_B.max(), side="right")) - 1
-    # Grid position k stands for the values up to rank ends_K[k]; equal values end at the last of them.
-    ends_K = np.linspace(first, last, min(GRID, last - first + 1)).astype(np.int64)
-    grid_K = values_N[ends_K]
-    ends_K = np.searchsorted(values_N, grid_K, side="right")
+    target_R = probability * (weights_RB @ runs_B.astype(np.float32)) - 1e-3
+    for _ in range(LAYERS):
+        # Grid position k stands for all values up to rank ends_K[k]; equal values end at the last of them.
+        grid_K = values_N[np.linspace(first, last, min(GRID, last - first + 1)).astype(np.int64)]
+        ends_K = np.searchsorted(values_N, grid_K, side="right")
+        below_RK = _small_products(weights_RB, _counts_below(pooled, ends_K))
+        index_R = np.minimum(np.count_nonzero(below_RK < target_R[:, None], axis=1), grid_K.size - 1)
+        if last - first < GRID:
+            break
+        lowest, highest = int(index_R.min()), int(index_R.max())
+        first, last = int(ends_K[lowest - 1]) if lowest else first, int(ends_K[highest]) - 1
+    return np.asarray(grid_K[index_R], dtype=np.float64)
+
+
+def _counts_below(pooled: Pool, ends_K: NDArray[np.int64]) -> NDArray[np.float32]:
+    """How many runs of each block are among the first `ends_K[k]` of all, shape (B, K)."""
     bin_N = np.repeat(np.arange(ends_K.size), np.diff(ends_K, prepend=0))
     keys = pooled.block_N[: bin_N.size] * ends_K.size + bin_N
-    below_BK = np.bincount(keys, minlength=n_blocks * ends_K.size).reshape(n_blocks, ends_K.size).cumsum(axis=1, dtype=np.float32)
-    target_R = probability * (weights_RB @ runs_B.astype(np.float32)) - 1e-3
-    index_R = np.count_nonzero(weights_RB @ below_BK < target_R[:, None], axis=1)
-    return np.asarray(grid_K[np.minimum(index_R, grid_K.size - 1)], dtype=np.float64)
+    counts = np.bincount(keys, minlength=pooled.runs_B.size * ends_K.size)
+    return counts.reshape(pooled.runs_B.size, ends_K.size).cumsum(axis=1, dtype=np.float32)
+
+
+def _small_products(weights_RB: NDArray[np.float32], below_BK: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The matrix product, in pieces that OpenBLAS computes on the calling thread alone.
+
+    Its threads wait by spinning: on a machine with other load, and that is where intervals are looked at while
+    measuring, the whole product takes ten times longer, and it would disturb what is measured next.
+    """
+    product_RK = np.empty((weights_RB.shape[0], below_BK.shape[1]), dtype=np.float32)
+    rows = max(1, ONE_THREAD // below_BK.size)
+    for start in range(0, weights_RB.shape[0], rows):
+        np.matmul(weights_RB[start : start + rows], below_BK, out=product_RK[start : start + rows])
+    return product_RK
 
 
 def expanded_limits(draws_R: NDArray[np.float64], n_units: int, confidence: float) -> tuple[float, float]:
@@ -117,13 +142,17 @@ def order_statistic_limits(sorted_values: NDArray[np.float64], probability: floa
 
     Where the sample is too small for a limit, it is the smallest or the largest value.
     """
-    from scipy.special import ndtri
+    from scipy.special import bdtr, ndtri
 
-    n = sorted_values.size
-    # The normal form of the binomial limits: exact enough from a few tens of values, and it never fails to converge.
-    half = float(ndtri((1 + confidence) / 2)) * math.sqrt(n * probability * (1 - probability))
-    low = math.floor(n * probability - half) - 1
-    high = math.ceil(n * probability + half)
+    n, tail = sorted_values.size, (1 - confidence) / 2
+    sd = math.sqrt(n * probability * (1 - probability))
+    if n > EXACT_TO:
+        half = -float(ndtri(tail)) * sd
+        low, high = math.floor(n * probability - half), math.ceil(n * probability + half)
+    else:
+        at_most = bdtr(np.arange(n + 1), n, probability)  # of the values, so many lie below the quantile
+        low = int(np.searchsorted(at_most, tail, side="right")) - 1
+        high = int(np.searchsorted(at_most, 1 - tail, side="left"))
     return float(sorted_values[max(low, 0)]), float(sorted_values[min(high, n - 1)])
 
 
