@@ -54,7 +54,9 @@ def test_what_ran_as_asked_passes(precision: str, kind: str) -> None:
         ("int8", "int8", "float16"),
         ("int8+fp16", "int8", "float16"),
         ("int8-auto", "int8", "float32"),
-        ("int8", "int8", "something new"),
+        ("int8", "int8", "int8 x float32"),
+        ("int8", "int8", "int4"),
+        ("fp32", "float32", "float64"),
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -66,6 +68,22 @@ def test_one_layer_in_another_precision_fails_and_is_named(precision: str, right
     assert f"/conv{place}/Conv" in verdict.reason
     assert f"ran in {wrong}" in verdict.reason
     assert verdict.remedy
+
+
+@pytest.mark.parametrize("word", ["unknown", "", "something new"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_a_layer_that_nothing_is_said_of_is_unproven_and_named(precision: str, word: str) -> None:
+    right = {"fp32": "float32", "fp16": "float16", "int8": "int8"}[precision]
+    verdict = check_evidence(said(right, word, right), precision, CPU, 3)
+    assert verdict.state == "unproven"
+    assert "/conv1/Conv" in verdict.reason
+
+
+def test_a_wrong_layer_weighs_more_than_an_unknown_one() -> None:
+    verdict = check_evidence(said("unknown", "float32", "int8"), "int8", CPU, 3)
+    assert verdict.state == "fail"
+    assert "/conv1/Conv" in verdict.reason
+    assert "/conv0/Conv" not in verdict.reason
 
 
 def test_many_wrong_layers_are_counted() -> None:

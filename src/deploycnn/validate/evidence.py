@@ -14,6 +14,10 @@ _KINDS = {
     "float16": ("float16", "fp16", "f16", "half"),
     "bfloat16": ("bfloat16", "bf16"),
     "int8": ("int8", "uint8", "i8", "u8", "s8", "qint8", "quint8"),
+    "float64": ("float64", "fp64", "f64", "double"),
+    "float8": ("float8", "fp8", "f8"),
+    "int4": ("int4", "uint4", "i4", "u4"),
+    "int32": ("int32", "i32"),
 }
 _KIND_OF = {alias: kind for kind, aliases in _KINDS.items() for alias in aliases}
 _FLOATS = frozenset({"float32", "tfloat32", "float16", "bfloat16"})
@@ -63,6 +67,11 @@ def _kind(layer: LayerEvidence) -> str:
     return _KIND_OF.get(layer.precision.strip().lower(), layer.precision)
 
 
+def _is_known(layer: LayerEvidence) -> bool:
+    """Whether the backend names a kind at all; `int8 x float32` names two."""
+    return any(word in _KIND_OF for word in re.findall(r"\w+", layer.precision.lower()))
+
+
 def _wanted(precision: str) -> frozenset[str]:
     """Kinds that a weighted layer of a variant may run in; empty for a precision that nothing is known about."""
     base = re.split(r"[+-]", precision)[0]  # int8+fp16, int8-auto, int8-qat
@@ -103,6 +112,10 @@ def _not_as_asked(evidence: Evidence, precision: str, target: Target, float_laye
     strays = [layer for layer in wrong if not (_kind(layer) in _FLOATS and _named(layer, float_layers))]
     if not strays:
         return None
+    if not any(map(_is_known, strays)):
+        reason = f"{evidence.source} does not say what {_names(strays)} ran in"
+        return Verdict(state="unproven", reason=reason, remedy="do not rely on its precision")
+    strays = [layer for layer in strays if _is_known(layer)]
     unnamed = float_layers and not any(_named(layer, float_layers) for layer in evidence.layers)
     if unnamed and len(strays) <= len(float_layers) and all(_kind(layer) in _FLOATS for layer in strays):
         return Verdict(
