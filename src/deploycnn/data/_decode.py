@@ -62,7 +62,7 @@ def decode_trees(
         StoreError: the disk is full.
     """
     parts = ("train", "test")
-    paths = [path for part in parts for members in trees[part].classes.values() for path in members]
+    paths = [Path(path) for part in parts for members in trees[part].classes.values() for path in members]
     labels = {name: label for label, name in enumerate(classes)}
     labels_N = np.array([labels[name] for part in parts for name, members in trees[part].classes.items() for _ in members], np.int64)
     with warnings.catch_warnings():
