@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from deploycnn.backends._contract import Backend, Options, Session
+from deploycnn.backends._contract import Backend, Options, Session, check_input
 from deploycnn.errors import RecipeError
 
-__all__ = ["Backend", "Options", "Session", "backend_class", "backend_classes", "create"]
+__all__ = ["Backend", "Options", "Session", "backend_class", "backend_classes", "check_input", "create"]
 
 
 @cache

@@ -49,10 +49,7 @@ class Session(abc.ABC):
         """Copies the batch in, allocating outputs where the batch size changed.
 
         Args:
-            x_NCHW: C-contiguous, dtype and CHW of the artifact's `input`.
-
-        Raises:
-            Unsupported: the artifact cannot run this batch size, or its input has another shape or dtype.
+            x_NCHW: C-contiguous, of the artifact's dtype and shape and a size that it can run: `check_input` has seen it.
         """
 
     @abc.abstractmethod
@@ -130,7 +127,7 @@ class Backend(abc.ABC):
 
 
 def check_input(artifact: Artifact, x_NCHW: np.ndarray) -> None:
-    """Raises Unsupported where the artifact cannot take this batch: its size, shape or dtype."""
+    """Raises Unsupported where the artifact cannot take this batch: its size, shape or dtype. Workers call it before `bind`."""
     asked = f"{artifact.backend} is to run {x_NCHW.dtype} images of shape {'x'.join(map(str, x_NCHW.shape))}"
     spec = artifact.input
     if x_NCHW.shape[1:] != spec.shape_CHW or x_NCHW.dtype != spec.dtype or len(x_NCHW) == 0:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from deploycnn.backends import _onnxruntime_evidence as profile
-from deploycnn.backends._contract import Backend, Options, Session, check_input
+from deploycnn.backends._contract import Backend, Options, Session
 from deploycnn.environment import environment, has_vnni, package_version
 from deploycnn.errors import BackendError, EvidenceError, Unavailable, Unsupported
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, Int8Form, ProgressCallback, Readiness, Skipped, Target
@@ -159,7 +159,6 @@ class CpuSession(Session):
         self._logits_NK = np.empty((0, artifact.n_classes), dtype=np.float32)
 
     def bind(self, x_NCHW: np.ndarray) -> None:
-        check_input(self._artifact, x_NCHW)
         if x_NCHW.shape == self._x_NCHW.shape:
             np.copyto(self._x_NCHW, x_NCHW)
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from deploycnn.backends import _torch_program as program
-from deploycnn.backends._contract import Backend, Options, Session, check_input
+from deploycnn.backends._contract import Backend, Options, Session
 from deploycnn.environment import environment, package_version
 from deploycnn.errors import BackendError, EvidenceError, Unavailable, Unsupported
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, ProgressCallback, Readiness, Skipped, Target
@@ -122,14 +122,14 @@ class CpuSession(Session):
         self._inference = torch.inference_mode  # entered for every run, about 1 µs, as a service would
 
     def bind(self, x_NCHW: np.ndarray) -> None:
-        check_input(self._artifact, x_NCHW)
         if self._x_NCHW is None or x_NCHW.shape != tuple(self._x_NCHW.shape):
             self._allocate(x_NCHW.shape)
-        self._x_NCHW.copy_(self._torch.from_numpy(x_NCHW))
+        np.copyto(self._pixels_NCHW, x_NCHW)
 
     def _allocate(self, shape: tuple[int, ...]) -> None:
         layout = self._torch.channels_last if self._options.channels_last else self._torch.contiguous_format
-        self._x_NCHW = self._torch.empty(shape, dtype=getattr(self._torch, self._artifact.input.dtype)).to(memory_format=layout)
+        self._x_NCHW = self._torch.empty(shape, dtype=getattr(self._torch, self._artifact.input.dtype), memory_format=layout)
+        self._pixels_NCHW = self._x_NCHW.numpy()  # the same memory
         self._forward = self._module.forward  # type: ignore[union-attr]
 
     def run(self) -> None:
@@ -194,6 +194,7 @@ class CudaSession(CpuSession):
         torch = self._torch
         dtype = getattr(torch, self._artifact.input.dtype)
         self._x_NCHW = torch.empty(shape, dtype=dtype, pin_memory=True)
+        self._pixels_NCHW = self._x_NCHW.numpy()  # the same memory
         self._device_x = torch.empty(shape, dtype=dtype, device="cuda")
         self._logits_NK = torch.empty((shape[0], self._artifact.n_classes), dtype=torch.float32, pin_memory=True)
         self._forward = self._module.forward  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from deploycnn.backends import Session, create
+from deploycnn.backends import Session, check_input, create
 from deploycnn.disk import disk_errors, file_sha256, write_atomic
 from deploycnn.errors import BackendError, WorkerError
 from deploycnn.measure import clock
@@ -83,7 +83,7 @@ class Bench:
         logits_NK = np.empty((n_images, artifact.n_classes), dtype=np.float32)
         for places in _batches(n_images, batch, artifact.batches):
             sources = places if indices_N is None else indices_N[places]
-            session.bind(np.ascontiguousarray(images[sources], dtype=artifact.input.dtype))
+            self._bind(np.ascontiguousarray(images[sources], dtype=artifact.input.dtype))
             session.run()
             session.synchronise()
             answer_NK = session.fetch()
@@ -98,14 +98,10 @@ class Bench:
         return logits_NK
 
     def evidence(self, x_NCHW: np.ndarray) -> Evidence:
-        session, _ = self._loaded()
-        session.bind(x_NCHW)
-        return session.evidence()
+        return self._bind(x_NCHW).evidence()
 
     def set_batch(self, x_NCHW: np.ndarray) -> None:
-        session, _ = self._loaded()
-        session.bind(x_NCHW)
-        self._run_s = float(clock.timed_block(session, 1)[0]) / 1e9
+        self._run_s = float(clock.timed_block(self._bind(x_NCHW), 1)[0]) / 1e9
 
     def warm_up(self, limit_s: float) -> clock.WarmUp:
         session, _ = self._loaded()
@@ -138,6 +134,12 @@ class Bench:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def _bind(self, x_NCHW: np.ndarray) -> Session:
+        session, artifact = self._loaded()
+        check_input(artifact, x_NCHW)
+        session.bind(x_NCHW)
+        return session
 
     def _loaded(self) -> tuple[Session, Artifact]:
         if self._session is None or self._artifact is None:

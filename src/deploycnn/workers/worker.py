@@ -291,8 +291,8 @@ class Worker:
         )
 
     def _last_words(self) -> str:
-        tail = self.log_tail()
-        return f"its last output: {tail}" if tail else "it printed nothing"
+        tail = " | ".join(self.log_tail(3).splitlines())
+        return f"its last output: {tail[-400:]}" if tail else "it printed nothing"
 
 
 def _plain(x: np.ndarray) -> np.ndarray:
