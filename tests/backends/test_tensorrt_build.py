@@ -23,6 +23,7 @@ from deploycnn.graph import graph_facts
 from deploycnn.precision import precision_classes
 from deploycnn.types import Compiled, CompileRequest, Int8Form, Target, TensorSpec, Variant
 from deploycnn.validate.evidence import check_evidence
+from deploycnn.workers import Worker
 
 tensorrt_rtx = pytest.importorskip("tensorrt_rtx")
 
@@ -325,6 +326,19 @@ def test_builds_go_on_after_one_that_failed(small_graph: Callable[..., Variant],
         with pytest.raises(Unsupported):
             compiled(small_graph("fp16", extra=(helper.make_node("Det", ["b"], ["d"]),)))
         assert compiled(small_graph("fp16"))[1].startswith(plan_file.MAGIC)
+
+
+def test_a_worker_builds_in_a_process_of_its_own(small_graph: Callable[..., Variant], tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    request = CompileRequest(variant=small_graph("fp16"), target=SM89, batches=(1, 4), folder=folder, cache_folder=tmp_path / "cache")
+    notes: list[str] = []
+    with Worker("tensorrt/fp16/cuda:sm89", log_path=tmp_path / "log", threads=1, memory_bytes=None) as worker:
+        artifact = worker.compile("tensorrt", {}, request, progress=lambda step: notes.append(step.note), timeout_s=60)
+    assert artifact.backend_version == f"TensorRT for RTX {tensorrt_rtx.__version__}"
+    assert artifact.details["capability"] == 89
+    assert artifact.batches == (1, 2, 3, 4)
+    assert "checking the graph" in notes  # later ones may be swallowed: progress is throttled
 
 
 # --- what the plan's text does not prove ----------------------------------------------------

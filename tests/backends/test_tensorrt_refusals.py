@@ -91,6 +91,7 @@ def compiled(variant: Variant, folder: Path, target: Target = SM89, **options: o
         ("fp32", "cuda:sm75", "no fp32 matrix product on sm75"),
         ("int8", "cuda:sm75", "no fp32 matrix product"),
         ("int8+fp16", "cuda:sm75", "computes int8 convolutions in fp16 on sm75"),
+        ("int8-auto", "cuda:sm75", "no fp32 matrix product"),
         ("bf16", "cuda:sm75", "sm75 has no bf16"),
         ("int8+bf16", "cuda:sm75", "sm75 has no bf16"),
         ("fp8", "cuda:sm80", "sm80 has no fp8"),

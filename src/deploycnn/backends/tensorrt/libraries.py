@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -122,7 +123,7 @@ def refusal(asked: str, precision: str, target: Target, gpus: tuple[Gpu, ...]) -
     if capability is None:
         return None
     for kind, least in _LEAST.items():
-        if kind in precision.split("+") and capability < least:
+        if kind in re.split(r"[+-]", precision) and capability < least:
             return Skipped(reason=f"sm{capability} has no {kind} arithmetic", remedy=f"use {kind} from sm{least} on, or fp16 here")
     rtx = find_library("tensorrt_rtx")
     if not isinstance(rtx, Library) or _uses_full(asked, capability, gpus):
@@ -132,7 +133,8 @@ def refusal(asked: str, precision: str, target: Target, gpus: tuple[Gpu, ...]) -
             reason=f"sm{capability} needs full TensorRT: {rtx.obstacle(capability, here=False)}",
             remedy=f"on a machine with an sm{capability} GPU: {INSTALL['tensorrt']}",
         )
-    if capability == 75 and (reason := _TURING.get(precision)):
+    kinds = re.split(r"[+-]", precision)  # int8+fp16, int8-auto
+    if capability == 75 and (reason := _TURING.get("int8+fp16" if {"int8", "fp16"} <= set(kinds) else kinds[0])):
         return Skipped(
             reason=f"{rtx.title} {reason} on sm75",
             remedy="use fp16 there, or full TensorRT on a machine with that GPU",
