@@ -16,7 +16,7 @@ def test_the_fastest_that_passes_is_shipped(make_record, make_cell):
     said = recommend(record, LATENCY)
     assert said.ship == "onnxruntime/fp32/cpu"
     assert said.batch == 1
-    assert [candidate.cell for candidate in said.candidates][0] == "onnxruntime/fp32/cpu"
+    assert said.candidates[0].cell == "onnxruntime/fp32/cpu"
     assert {c.cell: c.lost_on for c in said.candidates}["torch/fp32/cpu"] == "3.00x the time"
 
 
