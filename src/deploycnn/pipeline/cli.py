@@ -80,6 +80,20 @@ def report(
     report_again(run_folder)
 
 
+@app.command("gpu-check")
+def gpu_check(
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the run [default: gpu-check].")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """On a machine with a GPU: the tests that need one, then every GPU backend over the GPU recipe."""
+    from deploycnn.pipeline import gpu_check as check
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.run import RunOptions
+
+    raise typer.Exit(check.gpu_check(settings or (), RunOptions(out=out, command=_command()), Talk(quiet=quiet)))
+
+
 def _command() -> str:
     return " ".join(["deploycnn", *sys.argv[1:]])
 

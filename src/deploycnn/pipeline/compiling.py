@@ -48,7 +48,7 @@ def failed(stage: str, error: DeployError, log_tail: str = "") -> Failed:
 def _variant(
     context: Context, graph: Variant, precision: str, form: Int8Form | None, calibration_NCHW: np.ndarray, calibration_sha256: str
 ) -> Variant:
-    maker = precision_class(precision)()
+    maker = precision_class(precision)(context.recipe.calibrate)
     title = precision + (f" ({form})" if form else "")
     variant_key = key(
         "variant",
@@ -57,7 +57,7 @@ def _variant(
         graph=graph.sha256,
         precision=precision,
         form=form,
-        calibration=calibration_sha256 if maker.uses_calibration else None,
+        calibration=[calibration_sha256, context.recipe.calibrate.model_dump(mode="json")] if maker.uses_calibration else None,
     )
 
     def make(folder: Path) -> None:

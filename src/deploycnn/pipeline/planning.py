@@ -72,8 +72,7 @@ def plan(recipe: Recipe, *, has_program: bool) -> list[PlannedCell]:
     backends = make_backends(recipe)
     reference = "torch" if has_program else "onnxruntime"
     cpu = Target(device="cpu")
-    cells = [_reference_cell(backends.pop(reference, None) or backend_class(reference)(), cpu)]
-    backends = make_backends(recipe)
+    cells = [_reference_cell(backends.get(reference) or backend_class(reference)(), cpu)]
     for name, backend in backends.items():
         for target in recipe.targets:
             readiness = backend.probe(target)

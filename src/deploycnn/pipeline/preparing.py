@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from deploycnn.types import Preprocessing, Variant
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from deploycnn.models.checkpoint import CheckpointFacts
 
@@ -33,8 +35,13 @@ class Images:
     facts: DataFacts
 
     @property
-    def calibration_NCHW(self) -> np.ndarray:
-        return self.dataset.train.images_NCHW[self.splits.calibration_N]
+    def calibration_NCHW(self) -> NDArray[np.uint8]:
+        chosen: NDArray[np.uint8] = self.dataset.train.images_NCHW[self.splits.calibration_N]
+        return chosen
+
+    @property
+    def calibration_sha256(self) -> str:
+        return hashlib.sha256(self.dataset.sha256.encode() + self.splits.calibration_N.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

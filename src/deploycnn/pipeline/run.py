@@ -96,7 +96,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         graph = prepare_graph(context, images)
     with watch.stage("variants"):
         cells = plan(recipe, has_program=graph.variant.program_path is not None)
-        variants, cells = make_variants(context, graph.variant, images.calibration_NCHW, images.facts.sha256, cells)
+        variants, cells = make_variants(context, graph.variant, images.calibration_NCHW, images.calibration_sha256, cells)
     with watch.stage("compile"):
         cells = compile_cells(context, variants, cells)
     with watch.stage("validate"):

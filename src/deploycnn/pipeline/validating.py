@@ -19,7 +19,7 @@ from deploycnn.precision import precision_class
 from deploycnn.record import Accuracy, Loading
 from deploycnn.types import Artifact, Evidence, Variant, Verdict
 from deploycnn.validate.accuracy import judge
-from deploycnn.validate.evidence import check_evidence
+from deploycnn.validate.evidence import check_evidence, logit_tolerance
 from deploycnn.workers import Worker
 
 
@@ -157,11 +157,12 @@ def _evidence_verdict(variant: Variant, planned: PlannedCell, evidence: Evidence
 def _accuracy(context: Context, images: Images, planned: PlannedCell, said: Predictions, reference: Predictions) -> Accuracy:
     options = context.recipe.validate_
     exact = precision_class(planned.cell.precision).exact
+    tolerance = logit_tolerance(said.evidence, options.logit_tolerance) if exact else None
     return judge(
         said.logits_NK,
         reference.logits_NK,
         images.dataset.test.labels_N,
         images.facts.classes,
         options,
-        logit_tolerance=options.logit_tolerance if exact else None,
+        logit_tolerance=tolerance,
     )
