@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import deploycnn
 from deploycnn.errors import ModelError
 from deploycnn.export._clean import cleaned
+from deploycnn.export._fold import folded
 from deploycnn.export._interface import Interface, check_versions, interface_of, opset_of
 from deploycnn.export._original import Original
 from deploycnn.export._proof import PROOF_BATCHES, check_sample, prove
@@ -171,17 +172,17 @@ def _proved(ours: onnx.ModelProto, original: Original, x_NCHW: np.ndarray) -> tu
 
     what, batch = "the graph with pixels as input", original.fixed_batch
     if batch is None:
-        dynamic = cleaned(ours)
+        dynamic = cleaned(folded(ours))
         prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError)
         return dynamic, None, ()
     freed = onnx.ModelProto()
     freed.CopyFrom(ours)
     free_batch(freed, batch)
     try:
-        dynamic = cleaned(freed)
+        dynamic = cleaned(folded(freed))
         prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError)
     except ModelError as error:
-        fixed = cleaned(ours)
+        fixed = cleaned(folded(ours))
         prove(fixed, original.logits, x_NCHW, (batch,), what, ModelError)
         return fixed, batch, (f"fixed batch {batch}: it could not be made dynamic ({error.one_line[:200]})",)
     return dynamic, None, (f"the batch was fixed at {batch}; it was made dynamic, and computes the same at every size tried",)

@@ -35,13 +35,10 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def strip_traces(model: onnx.ModelProto) -> None:
     """Removes documentation and metadata of nodes and tensors: exporters put source lines and local paths there."""
     graph = model.graph
-    model.doc_string = graph.doc_string = ""
-    del model.metadata_props[:]
-    del graph.metadata_props[:]
-    parts: Iterable[Any] = (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    parts: Iterable[Any] = (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer)
     for part in parts:
-        part.doc_string = ""
-        del part.metadata_props[:]
+        part.ClearField("doc_string")
+        part.ClearField("metadata_props")
 
 
 def name_nodes(model: onnx.ModelProto) -> None:

@@ -32,12 +32,12 @@ def check_batches(reference: Callable[[np.ndarray], np.ndarray], x_NCHW: np.ndar
             )
         return
     shape_CHW = x_NCHW.shape[1:]
-    runs = [batch for batch in range(1, TRIED + 1) if not _fault(reference, x_NCHW, batch)]
-    if not runs:
+    runs = next((batch for batch in range(1, TRIED + 1) if not _fault(reference, x_NCHW, batch)), None)
+    if runs is None:
         found = next(iter(faults.values()))
         remedy = "check data.size and data.channels against the model"
         raise ExportError(f"the model cannot take images of {'x'.join(map(str, shape_CHW))}", found=found, remedy=remedy)
-    raise frozen(reference, x_NCHW, runs[0], next(iter(faults.values())))
+    raise frozen(reference, x_NCHW, runs, next(iter(faults.values())))
 
 
 def _fault(reference: Callable[[np.ndarray], np.ndarray], x_NCHW: np.ndarray, batch: int) -> str:

@@ -6,7 +6,7 @@ from deploycnn.graph._facts import GraphFacts, WeightedOp, graph_facts
 from deploycnn.graph._files import load_graph, parse_graph, read_bytes, save_graph
 from deploycnn.graph._metadata import GraphMetadata, read_metadata, write_metadata
 from deploycnn.graph._quantised import QuantisedTensor, describe_quantisation, form_of
-from deploycnn.graph._run import Runner, padded_batches, runtime_limits
+from deploycnn.graph._run import Runner, padded_batches, runtime_limits, vendor_errors
 
 __all__ = [
     "GraphFacts",
@@ -24,5 +24,6 @@ __all__ = [
     "read_metadata",
     "runtime_limits",
     "save_graph",
+    "vendor_errors",
     "write_metadata",
 ]

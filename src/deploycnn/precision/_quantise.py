@@ -116,7 +116,7 @@ def _tidied(model: onnx.ModelProto) -> onnx.ModelProto:
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
     for node in model.graph.node:
-        node.doc_string = ""
+        node.ClearField("doc_string")
     del model.graph.value_info[:]
     model.producer_name, model.producer_version = "deploycnn", ""
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
