@@ -11,13 +11,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploycnn.backends.tensorrt import TensorRTBackend
+import deploycnn.backends.tensorrt as backend_module
+from deploycnn.backends.tensorrt import TensorRTBackend, libraries, messages
 from deploycnn.backends.tensorrt import plan as plan_file
 from deploycnn.backends.tensorrt.build import batch_profile
 from deploycnn.backends.tensorrt.evidence import from_plan
 from deploycnn.backends.tensorrt.graph_checks import MatrixNode
+from deploycnn.backends.tensorrt.libraries import Library
 from deploycnn.backends.tensorrt.options import TensorRTOptions
 from deploycnn.data import DataSet
+from deploycnn.environment import Gpu, environment
 from deploycnn.errors import Unsupported
 from deploycnn.graph import graph_facts
 from deploycnn.precision import precision_classes
@@ -60,11 +63,9 @@ def network(request: pytest.FixtureRequest, graph_of: Callable[[str], Variant]) 
 
 @pytest.fixture
 def variant_of(small_dataset: DataSet, tmp_path: Path) -> Callable[[Variant, str], Variant]:
-    """A graph at a precision, by the product's own means where it has them, else by the published recipes."""
+    """A graph at a precision, as a run makes it."""
 
     def make(graph: Variant, precision: str) -> Variant:
-        if precision not in precision_classes():
-            return at_precision(graph, precision, tmp_path)
         folder = tmp_path / precision
         folder.mkdir()
         form = Int8Form.SYMMETRIC_S8 if precision.startswith("int8") else None
@@ -74,22 +75,8 @@ def variant_of(small_dataset: DataSet, tmp_path: Path) -> Callable[[Variant, str
     return make
 
 
-def at_precision(variant: Variant, precision: str, folder: Path, *, leave: tuple[str, ...] = ()) -> Variant:
-    """The variant by the published recipes. `leave`: nodes that int8 leaves in float."""
-    path = variant.onnx_path
-    if precision.startswith("int8"):
-        path = quantised(variant, folder / "int8.onnx", leave)
-    model = onnx.load(path)
-    if precision.endswith("fp16"):
-        model = half(model)
-    if precision == "bf16":
-        retype(model)
-    path = folder / f"{precision}.onnx"
-    onnx.save(model, path)
-    return variant.model_copy(update={"precision": precision, "onnx_path": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
-
-
-def quantised(variant: Variant, path: Path, leave: tuple[str, ...]) -> Path:
+def quantised(variant: Variant, folder: Path, leave: tuple[str, ...]) -> Variant:
+    """The int8 form of a user's own file, by ONNX Runtime. `leave`: nodes that stay in float."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -101,7 +88,7 @@ def quantised(variant: Variant, path: Path, leave: tuple[str, ...]) -> Path:
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self.batches, None)
 
-    prepared = path.with_name("prepared.onnx")
+    prepared, path = folder / "prepared.onnx", folder / "int8.onnx"
     quant_pre_process(variant.onnx_path, prepared, skip_symbolic_shape=True)
     quantization.quantize_static(
         prepared,
@@ -120,30 +107,7 @@ def quantised(variant: Variant, path: Path, leave: tuple[str, ...]) -> Path:
             "OpTypesToExcludeOutputQuantization": ["Conv", "Gemm"],
         },
     )
-    return path
-
-
-def half(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnxconverter_common.float16 import convert_float_to_float16
-
-    converted = convert_float_to_float16(model, keep_io_types=True)
-    for node in converted.graph.node:  # the converter leaves this one alone
-        if node.op_type == "Cast" and node.input[0] == "pixels":
-            node.attribute[0].i = TensorProto.FLOAT16
-    return converted
-
-
-def retype(model: onnx.ModelProto) -> None:
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            values = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(values), tensor.name))
-    for node in model.graph.node:
-        if node.op_type == "Cast":
-            node.attribute[0].i = TensorProto.BFLOAT16
-        node.output[:] = ["logits_bf16" if name == "logits" else name for name in node.output]
-    model.graph.node.append(helper.make_node("Cast", ["logits_bf16"], ["logits"], name="cast_logits", to=TensorProto.FLOAT))
-    del model.graph.value_info[:]
+    return variant.model_copy(update={"precision": "int8", "onnx_path": path})
 
 
 @pytest.mark.slow
@@ -170,7 +134,7 @@ def test_every_product_of_a_shipped_network_is_proved_in_its_precision(
 def test_an_int8_engine_with_one_float_product_fails_by_name(network: tuple[str, Variant], compiled: Compile, tmp_path: Path) -> None:
     _, graph = network
     left = [op.name for op in graph_facts(graph.onnx_path).weighted_ops if op.op == "Conv"][1]
-    variant = at_precision(graph, "int8", tmp_path, leave=(left,))
+    variant = quantised(graph, tmp_path, leave=(left,))
     evidence = compiled(variant)[0].evidence
     assert {layer.name: layer.precision for layer in evidence.layers if layer.precision != "int8"} == {left: "float32"}
     verdict = check_evidence(evidence, "int8", SM89, len(graph_facts(variant.onnx_path).weighted_ops))
@@ -326,6 +290,34 @@ def test_builds_go_on_after_one_that_failed(small_graph: Callable[..., Variant],
         with pytest.raises(Unsupported):
             compiled(small_graph("fp16", extra=(helper.make_node("Det", ["b"], ["d"]),)))
         assert compiled(small_graph("fp16"))[1].startswith(plan_file.MAGIC)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # RTX still has the timing cache's calls, as no-ops
+@pytest.mark.parametrize("before", [None, b"", b"garbage"])
+def test_the_path_of_full_tensorrt_keeps_a_timing_cache(
+    small_graph: Callable[..., Variant], compiled: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
+) -> None:
+    """Full TensorRT builds nothing without a GPU: the binding of RTX stands in for it, which has the same calls."""
+    full = Library(name="tensorrt", module=tensorrt_rtx)
+    gpu = Gpu(name="an Ada GPU", capability=89, memory_bytes=1)
+    monkeypatch.setattr(backend_module, "environment", lambda: environment().model_copy(update={"gpus": (gpu,)}))
+    for module in (libraries, messages):
+        monkeypatch.setattr(module, "find_library", lambda name: full if name == "tensorrt" else "not installed")
+    messages.logger.cache_clear()
+    path = tmp_path / "cache" / f"timing-{full.version}-sm89.cache"
+    if before is not None:
+        path.parent.mkdir()
+        path.write_bytes(before)
+    try:
+        result, plan = compiled(small_graph("fp16"), Target.parse("cuda"))
+        assert compiled(small_graph("fp16"), Target.parse("cuda"), timing_cache=False)[0].details["timing_cache"] is False
+    finally:
+        messages.logger.cache_clear()
+    assert path.stat().st_size > 100
+    assert result.details["timing_cache"] is True
+    assert result.details["builder_level"] == 3
+    assert result.evidence is None, "only the inspector of a loaded engine can say it"
+    assert len(plan_file.read_header(plan).capabilities) > 1, "no capability is set: the GPU that is here would decide"
 
 
 def test_a_worker_builds_in_a_process_of_its_own(small_graph: Callable[..., Variant], tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ def _attach_timing_cache(config: Any, choice: Choice, options: TensorRTOptions, 
         return None
     path = folder / f"timing-{choice.library.version}-sm{choice.capability}.cache"
     kept = path.read_bytes() if path.exists() else b""
-    if not config.set_timing_cache(config.create_timing_cache(kept), False):  # of another device: begin anew
+    cache = config.create_timing_cache(kept)
+    if cache is None or not config.set_timing_cache(cache, False):  # damaged, or of another device: begin anew
         config.set_timing_cache(config.create_timing_cache(b""), False)
     return path
