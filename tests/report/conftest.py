@@ -63,7 +63,9 @@ def latency(batch: int, p50_s: float, share: float = 0.01, **changes: Any) -> La
     return Latency(**(values | changes))
 
 
-def cell(backend: str, precision: str, p50_s: float | None = 1e-4, *, target: str = "cpu", size_bytes: int = 250_000, **changes: Any) -> Cell:
+def cell(
+    backend: str, precision: str, p50_s: float | None = 1e-4, *, target: str = "cpu", size_bytes: int = 250_000, **changes: Any
+) -> Cell:
     artifact = Artifact(
         backend=backend,
         backend_version="1",

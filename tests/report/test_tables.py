@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from deploycnn.recipe import RecommendOptions
+from deploycnn.report import remarks
 from deploycnn.report.latency_csv import latency_csv
 from deploycnn.report.markdown import markdown
 from deploycnn.report.recommend import recommend
@@ -42,7 +43,15 @@ def test_the_terminal_holds_its_width_and_every_fact(record, width):
     text = printed(record, width)
     assert max(len(line) for line in text.splitlines()) <= width
     flat = " ".join(text.split())
-    for fact in ("Ship onnxruntime/fp32/cpu", "synthetic10 (NOT cifar10)", "40.0 µs", "noisy", "a GPU with sm89", "not supported: Erf", "60.00 %"):
+    for fact in (
+        "Ship onnxruntime/fp32/cpu",
+        "synthetic10 (NOT cifar10)",
+        "40.0 µs",
+        "noisy",
+        "a GPU with sm89",
+        "not supported: Erf",
+        "60.00 %",
+    ):
         assert fact in flat
     for fact in ("lost 10 pp", "Conv ran in float32", "no Q/DQ form", "measure on an idle machine"):
         assert fact in flat
@@ -88,3 +97,61 @@ def test_csv_has_a_line_per_latency_unrounded(record):
 def test_a_record_without_any_latency_still_prints(make_record, make_cell):
     text = printed(make_record(make_cell("torch", "fp32", None)), 80)
     assert "Ship nothing" in text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_artifact_name_wraps(make_record, make_cell, make_latency, width):
+    """The widest names of all, with the widest figures."""
+    wide = make_latency(1, 3.21e-3, share=0.97, noisy=True, p99_s=Interval(value=5.12e-3, low=5e-3, high=6e-3))
+    cells = [
+        make_cell("torch", "fp32", 2e-4),
+        make_cell("onnxruntime", "int8+fp16", target="cuda:sm89", latencies=(wide,)),
+        make_cell("onnxruntime", "int8-auto", target="cuda:sm120", latencies=(wide,)),
+    ]
+    lines = printed(make_record(*cells), width).splitlines()
+    for name in ("onnxruntime int8+fp16 cuda:sm89", "onnxruntime int8-auto cuda:sm120"):
+        found = [line for line in lines if name in line]
+        assert len(found) >= 2  # accuracy, latency
+    latency_line = next(line for line in lines if "int8+fp16" in line and "noisy 97 %" in line)
+    assert "3.21 ms" in latency_line
+    assert "5.12 ms" in latency_line
+    assert any("torch fp32" in line and line.rstrip().endswith("ref") for line in lines)
+
+
+def test_reasons_are_said_once_and_in_their_place(make_record, make_cell):
+    def skipped(backend, precision, target="cpu"):
+        gone = {"accuracy": None, "artifact": None, "evidence": None}
+        return make_cell(backend, precision, None, target=target, outcome=Skipped(reason="has no CUDA device", remedy="use cpu"), **gone)
+
+    def deferred(backend, why):
+        return make_cell(backend, "int8", None, target="cuda:sm89", outcome=Deferred(waits_for=why), accuracy=None)
+
+    record = make_record(
+        make_cell("torch", "fp32", 2e-4),
+        *(skipped("openvino", precision, "cuda:sm89") for precision in ("fp32", "fp16", "int8")),
+        skipped("other", "int8", "cuda:sm89"),
+        deferred("tensorrt", "no sm89 GPU is here"),
+        deferred("onnxruntime", "no sm89 GPU is here"),
+    )
+    flat = " ".join(printed(record, 80).split())
+    assert flat.count("has no CUDA device") == 1
+    assert "openvino cuda:sm89 (fp32, fp16, int8), other int8 cuda:sm89: has no CUDA device; use cpu" in flat
+    assert flat.count("no sm89 GPU is here") == 1
+    assert "cuda:sm89 waits: no sm89 GPU is here" in flat
+    assert "Not recommended, because" not in flat
+
+
+@pytest.mark.parametrize(
+    ("reason", "plain"),
+    [
+        ('ran on {"kind":"llvm","keys":["cpu"],"mcpu":"znver3"} (loops)', "ran on llvm (znver3) (loops)"),
+        ('5 on {"kind": "cuda", "arch": "sm_89"}', "5 on cuda (sm_89)"),
+        ('ran on {"no": "kind"}', "ran on a device of its own description"),
+        ("set {1, 2} stays", "set {1, 2} stays"),
+        ("ran in float32: a, b, c and 2 more of 5 layers; so", "ran in float32: a and 4 more of 5 layers; so"),
+        ("ran in float32: a, b of 5 layers", "ran in float32: a and 1 more of 5 layers"),
+        ("ran in float32: a of 5 layers", "ran in float32: a of 5 layers"),
+    ],
+)
+def test_compilers_prose_is_shortened(reason, plain):
+    assert remarks.plain(reason) == plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploycnn import units
 from deploycnn.record import Record
-from deploycnn.report import rows
+from deploycnn.report import remarks, rows
 from deploycnn.report.recommend import Recommendation
 
 
@@ -12,7 +12,13 @@ def markdown(record: Record, recommendation: Recommendation) -> str:
     """The report of one run."""
     parts = [f"# {rows.headline(record)}", _verdict(recommendation), _accuracy(record)]
     parts += [_latency(record, batch) for batch in rows.batches(record)]
-    parts += [_deferred(record), _remarks(record), _facts(record)]
+    parts += [
+        _deferred(record),
+        _list("Not recommended, because", remarks.not_passed(record)),
+        _list("Skipped", remarks.skipped(record)),
+        _list("Doubts about the latencies", remarks.doubts(record)),
+        _facts(record),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -57,16 +63,14 @@ def _deferred(record: Record) -> str:
     lines = [[f"{row.name} {row.precision} {row.target}", row.evidence, row.size, row.build] for row in rows.deferred_rows(record)]
     if not lines:
         return ""
-    about = "`resume` on a machine with such a GPU validates and measures them."
-    headings = ["artifact", "precision", "size", "build"]
-    return f"## Built here, to be run elsewhere\n\n{about}\n\n" + table(headings, lines, text_columns=2)
+    waits = "\n".join(f"- `{remark.who}` waits: {remark.why}" for remark in remarks.waiting(record))
+    about = "`resume` on a machine that can run them validates and measures them."
+    headings = ["artifact", "evidence", "size", "build"]
+    return f"## Built here, to be run elsewhere\n\n{about}\n\n{table(headings, lines, text_columns=2)}\n\n{waits}"
 
 
-def _remarks(record: Record) -> str:
-    remarks = rows.remarks(record)
-    if not remarks:
-        return ""
-    return "## Not recommended, because\n\n" + "\n".join(f"- `{name}`: {why}" for name, why in remarks)
+def _list(title: str, found: list[remarks.Remark]) -> str:
+    return f"## {title}\n\n" + "\n".join(f"- `{remark.who}`: {remark.text}" for remark in found) if found else ""
 
 
 def _facts(record: Record) -> str:
@@ -78,7 +82,6 @@ def _facts(record: Record) -> str:
         *(f"- machine: {environment.summary}" for environment in record.environments.values()),
         f"- made by deploycnn {record.deploycnn_version} at {record.created} with `{record.command}`",
         *(f"- note: {note}" for note in (*data.notes, *record.model.notes, *record.notes)),
-        *(f"- doubt: {doubt.what}; {doubt.remedy}" for doubt in record.doubts),
     ]
     took = ", ".join(f"{stage} {units.seconds(time_s)}" for stage, time_s in record.stage_s.items())
     return "## Facts\n\n" + "\n".join(lines) + (f"\n- took: {took}" if took else "")

@@ -30,7 +30,7 @@ class LatencyRow(Value):
     precision: str
     target: str
     p50: str
-    spread: str  # half width of the median's interval
+    spread: str  # half width of the median's interval; "noisy 97 %" where it stayed wider than asked
     p90: str
     p99: str
     rate: str
@@ -109,18 +109,21 @@ def _latency_row(record: Record, cell: Cell, latency: Latency) -> LatencyRow:
         precision=cell.precision,
         target=str(cell.target),
         p50=units.seconds(latency.p50_s.value),
-        spread=_spread(latency.p50_s) + (" noisy" if latency.noisy else ""),
+        spread=_spread(latency),
         p90=_tail(latency.p90_s),
         p99=_tail(latency.p99_s),
         rate=units.significant(latency.images_per_s.value),
-        ratio=units.ratio(latency.ratio.value) if latency.ratio else "reference" if cell.name == record.reference else NOTHING,
+        ratio=units.ratio(latency.ratio.value) if latency.ratio else "ref" if cell.name == record.reference else NOTHING,
     )
 
 
-def _spread(interval: Interval) -> str:
-    if not interval.value:
+def _spread(latency: Latency) -> str:
+    """Of the median; where it is noisy, of the median or the ratio, whichever is known less well."""
+    if not latency.p50_s.value:
         return NOTHING
-    return f"±{units.significant(100 * (interval.high - interval.low) / 2 / interval.value, 2)} %"
+    known = [latency.p50_s, latency.ratio] if latency.noisy and latency.ratio else [latency.p50_s]
+    half = max((interval.high - interval.low) / 2 / interval.value for interval in known)
+    return f"{'noisy ' if latency.noisy else '±'}{units.significant(100 * half, 2)} %"
 
 
 def _tail(interval: Interval | None) -> str:
@@ -143,30 +146,6 @@ def verdict(record: Record, cell: Cell) -> str:
     if cell.evidence is None or cell.evidence.state != "pass":
         return "unproven"
     return "pass"
-
-
-def remarks(record: Record) -> list[tuple[str, str]]:
-    """(cells, why) for everything that is not a plain pass, and what to do about it; cells with one reason together."""
-    names_by_remark: dict[str, list[str]] = {}
-    for cell in record.cells:
-        if text := _remark(cell):
-            names_by_remark.setdefault(text, []).append(cell.name)
-    return [(", ".join(names), text) for text, names in names_by_remark.items()]
-
-
-def _remark(cell: Cell) -> str:
-    outcome = cell.outcome
-    if outcome.state in ("skipped", "failed"):
-        return _with_remedy(outcome.reason, outcome.remedy)
-    if outcome.state == "deferred":
-        return f"waits: {outcome.waits_for}"
-    accuracy = cell.accuracy.verdict if cell.accuracy else None
-    doubtful = [check for check in (cell.evidence, accuracy) if check and check.state != "pass"]
-    return "; ".join(_with_remedy(check.reason, check.remedy) for check in doubtful)
-
-
-def _with_remedy(reason: str, remedy: str) -> str:
-    return f"{reason}; {remedy}" if remedy else reason
 
 
 def headline(record: Record) -> str:

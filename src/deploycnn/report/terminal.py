@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from deploycnn import units
 from deploycnn.record import Record
-from deploycnn.report import rows
+from deploycnn.report import remarks, rows
 from deploycnn.report.recommend import Recommendation
 
 WIDE = 150  # columns from which accuracy and latency share one table
@@ -24,17 +26,23 @@ def render(record: Record, recommendation: Recommendation, console: Console) -> 
     else:
         console.print(_accuracy_table(record, recommendation))
         for batch in rows.batches(record):
-            console.print(_latency_table(record, batch, recommendation))
+            console.print(_latency_table(record, batch, recommendation, console.width))
     if rows.deferred_rows(record):
         console.print(_deferred_table(record))
-    _print_remarks(record, console)
+        for waits in remarks.waiting(record):
+            _print_item(f"{waits.who} waits: {waits.why}", console)
+    _print_remarks("Not recommended, because", remarks.not_passed(record), console)
+    _print_remarks("Skipped", remarks.skipped(record), console)
+    _print_doubts(record, console)
     _print_verdict(recommendation, console)
 
 
-def _table(title: str, columns: list[tuple[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="italic", box=None, pad_edge=False, header_style="bold")
+def _table(title: str, columns: list[tuple[str, str]], gap: int = 2) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="italic", box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, gap)
+    )
     for heading, side in columns:
-        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=side == "right", overflow="fold")
+        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True, overflow="ellipsis")
     return table
 
 
@@ -57,18 +65,31 @@ def _accuracy_table(record: Record, recommendation: Recommendation) -> Table:
     return table
 
 
-def _latency_table(record: Record, batch: int, recommendation: Recommendation) -> Table:
-    columns = [("artifact", ""), ("p50", "right"), ("95 % CI", "right"), ("p90", "right"), ("p99", "right")]
-    table = _table(_latency_title(record, batch), [*columns, ("images/s", "right"), ("ratio", "right")])
-    for row in rows.latency_rows(record, batch):
-        name = _marked((row.name, row.precision, row.target), recommendation)
-        table.add_row(name, row.p50, row.spread, row.p90, row.p99, row.rate, row.ratio)
+def _latency_table(record: Record, batch: int, recommendation: Recommendation, width: int) -> Table:
+    """Where names are long, what can be read from the other columns goes first: p90, then images/s."""
+    headings = ["artifact", "p50", "95 % CI", "p90", "p99", "images/s", "ratio"]
+    lines = [
+        [_marked((row.name, row.precision, row.target), recommendation), row.p50, row.spread, row.p90, row.p99, row.rate, row.ratio]
+        for row in rows.latency_rows(record, batch)
+    ]
+    columns = list(zip(headings, *lines, strict=True))
+    for dispensable in ("p90", "images/s"):
+        if _width(columns, gap=1) > width:
+            columns = [column for column in columns if column[0] != dispensable]
+    sides = [(column[0], "right" if i else "") for i, column in enumerate(columns)]
+    table = _table(_latency_title(record, batch), sides, gap=2 if _width(columns, gap=2) <= width else 1)
+    for line in list(zip(*columns, strict=True))[1:]:
+        table.add_row(*line)
     return table
 
 
+def _width(columns: list[tuple[str, ...]], gap: int) -> int:
+    return sum(max(map(len, column)) for column in columns) + gap * (len(columns) - 1)
+
+
 def _deferred_table(record: Record) -> Table:
-    columns = [("artifact", ""), ("size", "right"), ("build", "right"), ("precision", "")]
-    table = _table("\nBuilt here, finished by `resume` there", columns)
+    columns = [("artifact", ""), ("size", "right"), ("build", "right"), ("evidence", "")]
+    table = _table("\nBuilt here, finished by `resume` where it can run", columns)
     for row in rows.deferred_rows(record):
         table.add_row("  " + _name(row.name, row.precision, row.target), row.size, row.build, row.evidence)
     return table
@@ -102,20 +123,23 @@ def _style(verdict: str) -> str:
     return "dim" if verdict in ("deferred", "skipped") else "red"
 
 
-def _print_remarks(record: Record, console: Console) -> None:
-    remarks = rows.remarks(record)
-    doubts = {doubt.kind: doubt for cell in record.cells for latency in cell.latencies for doubt in latency.doubts}
-    doubts |= {doubt.kind: doubt for doubt in record.doubts}
-    if remarks:
-        console.print("\n[bold]Not recommended, because[/]")
-        for name, why in remarks:
-            console.print(f"  {escape(name)}: {escape(why)}")
-    if doubts:
-        console.print("\n[bold]Doubts about the latencies[/]")
-        for doubt in doubts.values():
-            console.print(f"  {escape(doubt.what)}; {escape(doubt.remedy)}")
+def _print_remarks(title: str, found: list[remarks.Remark], console: Console) -> None:
+    if found:
+        console.print(f"\n[bold]{title}[/]")
+        for remark in found:
+            _print_item(f"{remark.who}: {remark.text}", console)
+
+
+def _print_item(text: str, console: Console) -> None:
+    """One item of a list: lines after the first hang."""
+    for line in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False):
+        console.print(line, markup=False)
+
+
+def _print_doubts(record: Record, console: Console) -> None:
+    _print_remarks("Doubts about the latencies", remarks.doubts(record), console)
     for note in (*record.data.notes, *record.model.notes, *record.notes):
-        console.print(f"  note: {escape(note)}")
+        _print_item(f"note: {note}", console)
 
 
 def _print_verdict(recommendation: Recommendation, console: Console) -> None:
