@@ -37,8 +37,10 @@ class Samples:
 
     def __post_init__(self) -> None:
         blocks = {self.runs_B.size, self.round_B.size, self.process_B.size, self.start_s_B.size}
-        if len(blocks) != 1 or int(self.runs_B.sum()) != self.time_ns.size or self.time_ns.size == 0:
+        if len(blocks) != 1 or int(self.runs_B.sum()) != self.time_ns.size:
             raise RecordError("latency samples do not add up", found=self._shapes(), remedy="measure again")
+        if self.time_ns.size == 0:
+            raise RecordError("there are no latency samples", remedy="measure again")
         if self.runs_B.min() < 1 or self.time_ns.min() < 0:
             raise RecordError("latency samples hold empty blocks or negative times", remedy="measure again")
 
@@ -63,6 +65,17 @@ class Samples:
     def process_N(self) -> NDArray[np.int64]:
         """The restart of each run."""
         return np.repeat(self.process_B, self.runs_B)
+
+    def in_rounds(self, round_R: NDArray[np.int64]) -> Samples:
+        """Only the blocks that ran in those rounds. Raises RecordError where there are none."""
+        kept_B = np.isin(self.round_B, round_R)
+        return Samples(
+            time_ns=self.time_ns[kept_B[self.block_N]],
+            runs_B=self.runs_B[kept_B],
+            round_B=self.round_B[kept_B],
+            process_B=self.process_B[kept_B],
+            start_s_B=self.start_s_B[kept_B],
+        )
 
     def blocks(self) -> list[NDArray[np.int64]]:
         """The runs of each block, in nanoseconds."""

@@ -1,0 +1,153 @@
+"""Times of two runs against each other. The runs are apart in time, so three things must be told from a change:
+
+* chance inside a run: bootstrap over rounds, of each cell's percentile over the control's median in the same rounds;
+* luck of a start (memory layout): spread between restarts, pooled over the cells of both runs (see stats.restarts);
+* the state of the machine: the control does the same work in both runs. Its change is taken out of every cell's, and
+  as no artifact need be as sensitive to the machine's state as the control, the interval is widened by SENSITIVITY
+  times that change.
+
+The interval of the logarithm of the ratio is then  d +- (t * se + SENSITIVITY * |shift|),  with t of Welch and
+Satterthwaite's degrees of freedom. A row is called faster or slower where its p-value, adjusted by Holm over all rows
+of the comparison, is below 1 - confidence and the difference is larger than the noise floor (A/A) of both runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploycnn import stats
+from deploycnn.measure.estimates import Pairing, Row
+from deploycnn.types import Interval
+
+SENSITIVITY = 0.5
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Logarithm of a ratio, with what is known about it."""
+
+    log_ratio: float
+    se: float
+    dof: float
+    allowance: float  # for the state of the machine; widens the interval without being chance
+
+    def interval(self, confidence: float) -> Interval:
+        """Of the ratio."""
+        half = stats.student_quantile((1 + confidence) / 2, self.dof) * self.se + self.allowance
+        low, high = self.log_ratio - half, self.log_ratio + half
+        return Interval(value=math.exp(self.log_ratio), low=math.exp(low), high=math.exp(high), confidence=confidence)
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of no change."""
+        beyond = max(0.0, abs(self.log_ratio) - self.allowance)
+        if self.se == 0:
+            return 0.0 if beyond > 0 else 1.0
+        return stats.student_p_value(beyond / self.se, self.dof)
+
+
+class Times:
+    """Two runs at one batch size: rows by cell.
+
+    Args:
+        yardstick: row that is the same work in both, None: there is none, and the state of the machine stays in every figure.
+    """
+
+    def __init__(self, base: Mapping[str, Row], new: Mapping[str, Row], yardstick: str | None) -> None:
+        self._sides = (base, new)
+        self.yardstick = yardstick
+        keys = [(side, cell) for side in (0, 1) for cell in self._sides[side] if cell != yardstick]
+        spreads = stats.restart_spreads([self._restarts(side, cell) for side, cell in keys])
+        self._spreads = dict(zip(keys, spreads, strict=True))
+
+    def has(self, cell: str) -> bool:
+        """Whether both runs have samples of it."""
+        return all(cell in rows for rows in self._sides)
+
+    def shift(self, confidence: float) -> Interval | None:
+        """The yardstick's own change, which is the machine's."""
+        return None if self.yardstick is None else self._yardstick_change().interval(confidence)
+
+    def change(self, cell: str, metric: str) -> Estimate:
+        """Time of `cell` in the new run over the base run; for throughput, images per second likewise."""
+        if cell == self.yardstick:
+            return self._yardstick_change()
+        spreads = [self._spreads[side, cell] for side in (0, 1)]
+        allowance = SENSITIVITY * abs(self._yardstick_change().log_ratio) if self.yardstick is not None else 0.0
+        yardsticks = [rows[self.yardstick] if self.yardstick is not None else None for rows in self._sides]
+        return _change([rows[cell] for rows in self._sides], yardsticks, spreads, metric, allowance)
+
+    def _yardstick_change(self) -> Estimate:
+        """With nothing to hold it against: what the machine did between restarts is then part of the spread."""
+        assert self.yardstick is not None
+        rows = [side[self.yardstick] for side in self._sides]
+        return _change(rows, [None, None], stats.restart_spreads([row.restarts for row in rows]), "p50", 0.0)
+
+    def _restarts(self, side: int, cell: str) -> stats.Restarts:
+        rows = self._sides[side]
+        return rows[cell].restarts if self.yardstick is None else Pairing(rows[cell], rows[self.yardstick]).restarts
+
+
+def _change(rows: list[Row], yardsticks: list[Row | None], spreads: list[stats.Spread], metric: str, allowance: float) -> Estimate:
+    variances: list[float] = []
+    dofs: list[float] = []
+    values = []
+    for row, yardstick, spread in zip(rows, yardsticks, spreads, strict=True):
+        value, variance = _deviation(row, yardstick, metric)
+        n_processes = int(np.unique(row.samples.process_B).size)
+        values.append(value)
+        variances += [variance, spread.log_sd**2 / n_processes]
+        dofs += [max(1, row.samples.n_blocks - n_processes), spread.dof]
+    dof = stats.combined_dof(variances, dofs)
+    return Estimate(log_ratio=values[1] - values[0], se=math.sqrt(sum(variances)), dof=dof, allowance=allowance)
+
+
+def _deviation(row: Row, yardstick: Row | None, metric: str) -> tuple[float, float]:
+    """(logarithm of the row's figure over the yardstick's median in the same rounds, its variance by bootstrap)."""
+    if yardstick is not None:
+        both = np.intersect1d(row.samples.round_B, yardstick.samples.round_B)
+        row, yardstick = Row(row.samples.in_rounds(both)), Row(yardstick.samples.in_rounds(both))
+    weights_RB = stats.block_weights(row.samples.process_B, seed=0)
+    value, draws_R = _figure(row, weights_RB, metric)
+    if yardstick is not None:  # its blocks lie in the same order, so a replicate draws the same rounds of both
+        level, level_R = _figure(yardstick, weights_RB, "p50")
+        sign = -1 if metric == "throughput" else 1  # a slower machine gives fewer images per second
+        value, draws_R = value - sign * level, draws_R - sign * level_R
+    n_blocks = row.samples.n_blocks
+    return value, float(np.var(draws_R)) * n_blocks / max(1, n_blocks - 1)
+
+
+def _figure(row: Row, weights_RB: NDArray[np.float32], metric: str) -> tuple[float, NDArray[np.float64]]:
+    """(logarithm of the figure of all runs, of each replicate)."""
+    if metric == "throughput":
+        samples = row.samples
+        block_s = np.add.reduceat(samples.time_ns, np.cumsum(samples.runs_B) - samples.runs_B) / 1e9
+        rate_B = samples.runs_B / np.maximum(block_s, 1e-9)
+        pooled = stats.pool(rate_B, np.arange(rate_B.size), samples.process_B)
+        probability = 0.5
+    else:
+        pooled, probability = row.pool_s, PERCENTILES[metric]
+    value = max(stats.sorted_quantile(pooled.values_N, probability), 5e-10)
+    draws_R = np.maximum(stats.quantile_draws(pooled, weights_RB, probability), 5e-10)
+    return math.log(value), np.log(draws_R)
+
+
+def recorded(base: Interval, new: Interval) -> Estimate:
+    """From the intervals of two records alone, where their samples are not at hand."""
+    variances = []
+    for interval in (base, new):
+        half = math.log(interval.high / interval.low) / 2
+        variances.append((half / stats.student_quantile((1 + interval.confidence) / 2, math.inf)) ** 2)
+    return Estimate(log_ratio=math.log(new.value / base.value), se=math.sqrt(sum(variances)), dof=math.inf, allowance=0.0)
+
+
+def floor(intervals: list[Interval]) -> float:
+    """The largest difference, as a logarithm, that two measurements of one artifact showed or may have shown."""
+    bounds = [abs(math.log(bound)) for interval in intervals for bound in (interval.low, interval.high) if bound > 0]
+    return max(bounds, default=0.0)

@@ -1,0 +1,35 @@
+"""A comparison as GitHub-flavoured Markdown, fit for a pull-request comment."""
+
+from __future__ import annotations
+
+from deploycnn.errors import EXIT_OK
+from deploycnn.report.compare_rows import Group, Row, groups, headline, remarks
+from deploycnn.report.compare_values import Comparison
+from deploycnn.report.markdown import table
+
+_MARKS = {"faster": "🟢", "better": "🟢", "slower": "🟡", "worse": "🟡", "incomparable": "⚪", "inconclusive": "❔"}
+
+
+def render_markdown(comparison: Comparison) -> str:
+    """Conclusion first, then the tables; what differs between the runs is folded away."""
+    mark = "✅" if comparison.exit_code == EXIT_OK else "❌"
+    parts = [f"### {mark} {comparison.conclusion}", headline(comparison)]
+    parts += [_group(group) for group in groups(comparison)]
+    said = [f"- {remark}" for remark in remarks(comparison)]
+    machines = {machine for run in (comparison.base, comparison.new) for machine in run.machines}
+    said += [f"- machine: {machine}" for machine in sorted(machines)]
+    said += [
+        f"- {side}: `{run.name}`, {run.created}, `{run.command}`" for side, run in (("base", comparison.base), ("new", comparison.new))
+    ]
+    parts.append("<details><summary>About these runs</summary>\n\n" + "\n".join(said) + "\n\n</details>")
+    return "\n\n".join(parts) + "\n"
+
+
+def _group(group: Group) -> str:
+    headings = ["artifact", "verdict", "base", "new", "change", "95 % CI", "because"]
+    return f"**{group.title}**\n\n" + table(headings, [_line(row) for row in group.rows], text_columns=2)
+
+
+def _line(row: Row) -> list[str]:
+    verdict = f"{'🔴' if row.regression else _MARKS.get(row.verdict, '')} {row.verdict}".strip()
+    return [row.name, f"**{verdict}**" if row.regression else verdict, row.base, row.new, row.change, row.interval, row.reason]
