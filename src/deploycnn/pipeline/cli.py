@@ -80,6 +80,19 @@ def report(
     report_again(run_folder)
 
 
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="BASE NEW", help="Folders of runs, oldest first; more than two show a history.")],
+    fail_above: Annotated[str | None, typer.Option("--fail-above", metavar="5%", help="Loss from which it is a regression.")] = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", help="p50, p90, p99, throughput, top1 or size; repeatable.")] = None,
+    out: Annotated[list[Path] | None, typer.Option("--out", "-o", metavar="FILE", help="Also write .md, .json, .html.")] = None,
+) -> None:
+    """Set two runs side by side, cell by cell; exit code 1 on a regression."""
+    from deploycnn.pipeline.comparing import compare_command
+
+    raise typer.Exit(compare_command(runs, fail_above=fail_above, metrics=metric or (), out=out or ()))
+
+
 @app.command("gpu-check")
 def gpu_check(
     settings: Settings = None,

@@ -13,6 +13,7 @@ from deploycnn.errors import DeployError
 from deploycnn.graph import graph_facts
 from deploycnn.pipeline.compiling import Form, failed, tail_of
 from deploycnn.pipeline.context import Context, key
+from deploycnn.pipeline.flips import keep_flips
 from deploycnn.pipeline.planning import PlannedCell
 from deploycnn.pipeline.preparing import Images
 from deploycnn.precision import precision_class
@@ -42,7 +43,13 @@ def validate_cells(context: Context, images: Images, variants: dict[Form, Varian
     for planned in cells:
         answered.append(_predicted(context, images, images_path, planned) if planned.runs_here else (planned, None))
     reference = answered[0][1]
-    return [_judged(context, images, variants, planned, said, reference) for planned, said in answered]
+    judged = [_judged(context, images, variants, planned, said, reference) for planned, said in answered]
+    if reference is not None:
+        accuracies = {planned.cell.name: planned.cell.accuracy for planned in judged if planned.cell.accuracy}
+        logits_NK = {planned.cell.name: said.logits_NK for planned, said in answered if said}
+        test = images.dataset.test
+        keep_flips(context.out, test.images_NCHW, test.labels_N, accuracies, logits_NK, reference.logits_NK)
+    return judged
 
 
 def _images_file(context: Context, images: Images) -> Path:
@@ -136,7 +143,7 @@ def _judged(
         return planned
     evidence = said.evidence if said else cell.artifact.evidence
     verdict = _evidence_verdict(variants[cell.precision, cell.int8_form], planned, evidence)
-    planned = planned.changed(evidence=verdict)
+    planned = planned.changed(evidence=verdict, ran=evidence)
     if said is None:
         return planned
     if reference is None:
