@@ -11,10 +11,10 @@ from deploycnn.report.compare_values import Change, Comparison, HistoryRow
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; --dim: #6e7781 }
 @media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; --dim: #8b949e } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 82rem; margin: 2rem auto; padding: 0 1rem }
 .tables { overflow-x: auto } table { border-collapse: collapse; margin: .5rem 0 1.5rem }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th:first-child, td:first-child, .text { text-align: left } td.because { white-space: normal; color: var(--dim); min-width: 12rem }
+th:first-child, td:first-child, th.text, .text { text-align: left } td.because { white-space: normal; color: var(--dim); min-width: 12rem }
 .faster, .better { color: var(--good) } .slower, .worse { color: var(--warn) } .regression { color: var(--bad); font-weight: 600 }
 .incomparable, .inconclusive, .note { color: var(--dim) } .conclusion { font-size: 1.2rem; font-weight: 600 }
 svg { stroke: currentColor; fill: currentColor; vertical-align: middle } svg .zero { stroke: var(--line) } svg path { fill: none }
@@ -41,7 +41,7 @@ def render_html(comparison: Comparison) -> str:
 
 def _group(group: Group) -> str:
     headings = ("artifact", "base", "new", "change", "95 % CI", "", "p", "verdict", "because")
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    head = "".join(f"<th{' class=text' if heading in ('verdict', 'because') else ''}>{escape(heading)}</th>" for heading in headings)
     scale = reach(list(group.changes))
     body = "".join(_line(change, scale) for change in group.changes)
     return f"<h2>{escape(group.title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"

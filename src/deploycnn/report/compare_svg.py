@@ -8,7 +8,7 @@ from html import escape
 from deploycnn.report.compare_rows import row_of, shown
 from deploycnn.report.compare_values import Change, HistoryRow
 
-WIDTH, HEIGHT = 220, 18
+WIDTH, HEIGHT = 160, 18
 HISTORY_WIDTH, HISTORY_HEIGHT = 320, 90
 
 
