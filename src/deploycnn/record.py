@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from deploycnn.environment import Environment
-from deploycnn.types import Artifact, Doubt, Int8Form, Interval, Outcome, Target, Value, Verdict
+from deploycnn.types import Artifact, Doubt, Evidence, Int8Form, Interval, Outcome, Target, Value, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -97,6 +97,7 @@ class Cell(Value):
     artifact: Artifact | None = None
     folder: str | None = None  # of the artifact, relative to the run
     evidence: Verdict | None = None
+    ran: Evidence | None = None  # what that verdict stands on: the session's word, or for a deferred cell the compiler's
     accuracy: Accuracy | None = None
     loading: Loading | None = None
     latencies: tuple[Latency, ...] = ()
