@@ -3,7 +3,7 @@
     timer_fidelity.py [--quick] [--backends onnxruntime,torch] [--batches 1,32] [--rounds 40] [--restarts 4]
 
 For every backend that is ready, one artifact of LeNet is run by two kinds of process that take turns, block by block:
-deploycnn's worker, and a loop around the runtime's own session that imports nothing of deploycnn (`bare_loops.py`). All
+deploycnn's worker, and a loop around the runtime's own session that imports nothing of deploycnn (`_bare_loops.py`). All
 are pinned to the same core. The ratio is taken round by round; the bare loop against a second process of its own kind
 shows what the method cannot tell apart. Fails where the whole interval of a ratio lies above 1.03.
 """
@@ -33,11 +33,11 @@ from deploycnn.workers.confine import pick_cores, thread_environment
 LIMIT = 1.03
 SHAPE_CHW = (3, 32, 32)
 OPTIONS = {"tvm": {"tune": False}}  # the clock is on trial here, not the code
-LOOPS = Path(__file__).with_name("bare_loops.py")
+LOOPS = Path(__file__).with_name("_bare_loops.py")
 
 
 class BareLoop:
-    """One process of `bare_loops.py`."""
+    """One process of `_bare_loops.py`."""
 
     def __init__(self, backend: str, folder: Path, batch: int) -> None:
         cores = ",".join(map(str, pick_cores(1)))
@@ -123,7 +123,7 @@ def main() -> int:
     if arguments.quick:
         arguments.backends, arguments.rounds, arguments.restarts = arguments.backends or "onnxruntime", 6, 2
     sys.path.insert(0, str(LOOPS.parent))
-    from bare_loops import RUNTIMES
+    from _bare_loops import RUNTIMES
 
     ready = [name for name in backend_classes() if name in RUNTIMES and create(name, {}).probe(Target(device="cpu")).state == "ready"]
     names = [name for name in arguments.backends.split(",") if name] or ready

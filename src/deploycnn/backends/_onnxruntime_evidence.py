@@ -12,14 +12,15 @@ from deploycnn.types import Evidence, LayerEvidence
 
 # Kinds that hold a convolution or a matrix product, after fusion; matched within the operator's name, lower case.
 _PRODUCTS = ("conv", "gemm", "matmul", "attention", "lstm", "gru", "trt")
-_NAMES = {"float": "float32", "float16": "float16", "bfloat16": "bfloat16", "double": "float64", "int8": "int8", "uint8": "int8"}
+_NAMES = {"float": "float32", "double": "float64", "uint8": "int8"}  # where ours differ
 
 
-def evidence(profiled_run: Callable[[Path], Path], *, notes: tuple[str, ...]) -> Evidence:
+def evidence(profiled_run: Callable[[Path], Path], *, float32_name: str, notes: tuple[str, ...]) -> Evidence:
     """Runs once with profiling on and reads what it says.
 
     Args:
         profiled_run: takes the prefix of the profile's path, runs, gives back the profile's path.
+        float32_name: what float32 products are computed in: float32, or tfloat32.
 
     Returns:
         One layer for each convolution and matrix product, its precision that of the first tensor that it read. Float
@@ -29,7 +30,7 @@ def evidence(profiled_run: Callable[[Path], Path], *, notes: tuple[str, ...]) ->
         events = json.loads(profiled_run(Path(folder) / "run").read_text(encoding="utf-8"))
     nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
     products = [node for node in nodes if any(kind in node["args"]["op_name"].lower() for kind in _PRODUCTS)]
-    layers = tuple(_layer(node) for node in products)
+    layers = tuple(_layer(node, float32_name) for node in products)
     quantised = any(node["args"]["op_name"] in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
     return Evidence(
         source="ONNX Runtime profile of one run",
@@ -40,9 +41,9 @@ def evidence(profiled_run: Callable[[Path], Path], *, notes: tuple[str, ...]) ->
     )
 
 
-def _layer(node: dict[str, Any]) -> LayerEvidence:
+def _layer(node: dict[str, Any], float32_name: str) -> LayerEvidence:
     arguments = node["args"]
     inputs = [next(iter(kind)) for kind in arguments.get("input_type_shape", []) if kind]
     precision = _NAMES.get(inputs[0], inputs[0]) if inputs else "unknown"
     name = node["name"].removesuffix("_kernel_time")
-    return LayerEvidence(name=name, op=arguments["op_name"], precision=precision)
+    return LayerEvidence(name=name, op=arguments["op_name"], precision=float32_name if precision == "float32" else precision)

@@ -183,9 +183,8 @@ class CpuSession(Session):
 
     def evidence(self) -> Evidence:
         options = self._backend.options
-        notes = [f"graph optimisation {options.optimisation}"]
-        if self._artifact.target.device == "cuda":
-            notes.append(f"TF32 {'on' if options.tf32 else 'off'}")
+        on_gpu = self._artifact.target.device == "cuda"
+        notes = [f"graph optimisation {options.optimisation}", *([f"TF32 {'on' if options.tf32 else 'off'}"] if on_gpu else [])]
 
         def profiled_run(prefix: Path) -> Path:
             session = self._backend._create(self._path, self._artifact.target, self._threads, prefix)
@@ -193,7 +192,7 @@ class CpuSession(Session):
             return Path(session.end_profiling())
 
         with translated("a run is profiled"):
-            found = profile.evidence(profiled_run, notes=tuple(notes))
+            found = profile.evidence(profiled_run, float32_name="tfloat32" if on_gpu and options.tf32 else "float32", notes=tuple(notes))
         asked = self._backend._provider(self._artifact.target)
         if found.provider != asked:
             raise EvidenceError(
@@ -270,6 +269,7 @@ _OPERATORS = (
     re.compile(r"Could not find an implementation for (?P<op>\S+) node with name '(?P<node>[^']*)'"),
     re.compile(r"In Node, \(\"(?P<node>[^\"]*)\", (?P<op>[^,]+),.*No Op registered", re.DOTALL),
     re.compile(r"Fatal error: (?P<op>\S+) is not a registered function/op(?P<node>)"),
+    re.compile(r"Type '(?P<type>[^']*)' of input parameter \([^)]*\) of operator \((?P<op>[^)]*)\) in node \((?P<node>[^)]*)\) is invalid"),
 )
 
 
@@ -313,7 +313,8 @@ def _translation(what: str, message: str) -> BackendError:
         )
     for pattern in _OPERATORS:
         if match := pattern.search(message):
-            node = f" at node {match['node']}" if match["node"] else ""
+            kind = f" on {match['type']}" if "type" in pattern.groupindex else ""
+            node = f"{kind} at node {match['node']}" if match["node"] else kind
             return Unsupported(
                 what, found=f"not supported: {match['op']}{node}", remedy="replace that operator, or use another precision or backend"
             )

@@ -1,6 +1,6 @@
 """Bare loops around a runtime's own session, with nothing of deploycnn: what `timer_fidelity.py` compares with.
 
-    bare_loops.py BACKEND FOLDER BATCH CHANNELS HEIGHT WIDTH CORES
+    _bare_loops.py BACKEND FOLDER BATCH CHANNELS HEIGHT WIDTH CORES
 
 Reads a number of runs from each line of its input, runs so many back to back, and answers with the median in
 nanoseconds. One thread; CORES is a comma-separated list to be pinned to, or empty.
@@ -88,8 +88,8 @@ def inductor(folder: Path, x_NCHW: np.ndarray) -> Callable[[], object]:
     path = folder / f"model_b{len(x_NCHW)}.pt2"
     package = torch._inductor.aoti_load_package(str(path if path.exists() else folder / "model_bany.pt2"), run_single_threaded=True)
     x = torch.from_numpy(x_NCHW)
-    torch.inference_mode().__enter__()
-    return lambda: package(x)
+    run = package.loader.boxed_run
+    return lambda: run([x])
 
 
 RUNTIMES = {"onnxruntime": onnxruntime, "torch": torch, "openvino": openvino, "tvm": tvm, "inductor": inductor}
