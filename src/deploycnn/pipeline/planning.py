@@ -61,14 +61,19 @@ def make_backends(recipe: Recipe) -> dict[str, Backend]:
     return backends
 
 
+def check_recipe(recipe: Recipe) -> None:
+    """Everything that a recipe names is there. Raises RecipeError before any work is done."""
+    make_backends(recipe)
+    for precision in recipe.precisions:
+        precision_class(precision)
+
+
 def plan(recipe: Recipe, *, has_program: bool) -> list[PlannedCell]:
     """Every cell of the run, the reference first.
 
     Args:
         has_program: whether the model came from PyTorch, so that PyTorch itself is the reference.
     """
-    for precision in recipe.precisions:
-        precision_class(precision)  # an unknown one is an error before any work
     backends = make_backends(recipe)
     reference = "torch" if has_program else "onnxruntime"
     cpu = Target(device="cpu")

@@ -17,7 +17,7 @@ from deploycnn.pipeline.compiling import compile_cells, make_variants
 from deploycnn.pipeline.console import Talk, stdout_console
 from deploycnn.pipeline.context import Context
 from deploycnn.pipeline.measuring import measure_cells
-from deploycnn.pipeline.planning import make_backends, plan
+from deploycnn.pipeline.planning import check_recipe, plan
 from deploycnn.pipeline.preparing import prepare_graph, prepare_images
 from deploycnn.pipeline.reporting import show, write_reports
 from deploycnn.pipeline.validating import validate_cells
@@ -53,8 +53,8 @@ class Stopwatch:
 
 def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
     """Runs a recipe whole, prints its report and leaves its record. Returns the exit code."""
+    check_recipe(recipe)
     out = options.out or _fresh_folder(recipe.name)
-    make_backends(recipe)  # a wrong option is an error before any work
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with lock(out / ".lock", "a run", wait_s=0):
