@@ -68,7 +68,7 @@ def usable_images(images_NCHW: np.ndarray, shape_CHW: tuple[int, int, int]) -> t
     if len(images_NCHW) < MINIMUM_IMAGES:
         found = f"{len(images_NCHW)} images, at least {MINIMUM_IMAGES} are needed"
         raise PrecisionError("the calibration set is too small", found=found, remedy=remedy)
-    flat_N = (images_NCHW == images_NCHW[:, :1, :1, :1]).all(axis=(1, 2, 3))
+    flat_N = (images_NCHW == images_NCHW[:, :, :1, :1]).all(axis=(1, 2, 3))
     kept_NCHW = images_NCHW[~flat_N]
     names = ", ".join(str(index) for index in flat_N.nonzero()[0][:10])
     if len(kept_NCHW) < MINIMUM_IMAGES:

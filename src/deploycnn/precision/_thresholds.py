@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-BINS = 4096
+BINS = 2048
 LEVELS = 128  # of a signed 8-bit number's absolute value
 STRIDE = 16  # bins between the thresholds that entropy tries
 
