@@ -11,7 +11,9 @@ from typing import Any
 from deploycnn.types import Evidence, LayerEvidence
 
 # Kinds that hold a convolution or a matrix product, after fusion; matched within the operator's name, lower case.
-_PRODUCTS = ("conv", "gemm", "matmul", "attention", "lstm", "gru", "trt")
+# A subgraph that the TensorRT provider took as a whole shows none of them: its precision is then unproven.
+_PRODUCTS = ("conv", "gemm", "matmul", "attention", "lstm", "gru")
+AND = " + "  # between the names of providers
 _NAMES = {"float": "float32", "double": "float64", "uint8": "int8"}  # where ours differ
 
 
@@ -34,7 +36,7 @@ def evidence(profiled_run: Callable[[Path], Path], *, float32_name: str, notes: 
     quantised = any(node["args"]["op_name"] in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
     return Evidence(
         source="ONNX Runtime profile of one run",
-        provider=" + ".join(sorted({node["args"]["provider"] for node in products or nodes})),
+        provider=AND.join(sorted({node["args"]["provider"] for node in products or nodes})),
         layers=layers,
         simulated=quantised and bool(layers) and not any(layer.precision == "int8" for layer in layers),
         notes=notes,
