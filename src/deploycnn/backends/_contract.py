@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from deploycnn.environment import has_vnni
+from deploycnn.environment import environment, has_vnni
 from deploycnn.errors import Unsupported
 from deploycnn.types import (
     Artifact,
@@ -124,6 +124,16 @@ class Backend(abc.ABC):
             EvidenceError: it loaded, but elsewhere than asked for (silent fallback).
             BackendError: the files are damaged or of another version or device; says which differs.
         """
+
+
+def missing_gpu(target: Target) -> str:
+    """Why there is no such GPU in this machine, "" where there is one: for backends whose artifacts fit any GPU."""
+    gpus = environment().gpus
+    if not gpus:
+        return environment().gpu_reason or "no GPU"
+    if target.capability in (None, *(gpu.capability for gpu in gpus)):
+        return ""
+    return f"no sm{target.capability} GPU is here, but {', '.join(f'{gpu.name} (sm{gpu.capability})' for gpu in gpus)}"
 
 
 def check_input(artifact: Artifact, x_NCHW: np.ndarray) -> None:

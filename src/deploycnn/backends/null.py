@@ -2,6 +2,10 @@
 
 Its logits are a linear map of the mean colour of 4x4 cells, with weights from the variant's digest: wrong as a
 classifier, right as a device that computes, takes time on demand, and breaks on demand.
+
+It runs on the CPU, and on a made-up GPU where the environment variable DEPLOYCNN_NULL_DEVICE says that one is here: `sm89`, or
+`sm89 2` for a runtime of version 2. Everywhere else its artifacts for `cuda` are built and wait. What is built for one
+capability and version does not load with another, as with a real compiler.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,6 +24,8 @@ import numpy as np
 from deploycnn.backends._contract import Backend, Options, Session
 from deploycnn.errors import BackendError, EvidenceError
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, LayerEvidence, ProgressCallback, Readiness, Target
+
+DEVICE_VARIABLE = "DEPLOYCNN_NULL_DEVICE"
 
 
 class NullOptions(Options):
@@ -56,7 +63,26 @@ class NullSession(Session):
     def evidence(self) -> Evidence:
         precision = self._artifact.precision
         kind = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(precision, precision)
-        return Evidence(source="null", provider="numpy", layers=(LayerEvidence(name="linear", op="MatMul", precision=kind),))
+        return Evidence(source="null", provider=self._provider(), layers=(LayerEvidence(name="linear", op="MatMul", precision=kind),))
+
+    def _provider(self) -> str:
+        return "numpy"
+
+
+class NullDeviceSession(NullSession):
+    """On the made-up GPU, which tells how long it was busy (see measure.clock.DeviceTimed)."""
+
+    def mark_device(self) -> None:
+        self._marked_s = time.perf_counter()
+
+    def run_on_device(self) -> None:
+        self.run()
+
+    def device_elapsed_s(self) -> float:
+        return time.perf_counter() - self._marked_s
+
+    def _provider(self) -> str:
+        return f"cuda, made up, sm{self._artifact.details['capability']}"
 
 
 class NullBackend(Backend):
@@ -69,9 +95,11 @@ class NullBackend(Backend):
     def probe(self, target: Target) -> Readiness:
         if self.options.fault == "unavailable":
             return Readiness(state="unavailable", reason="it was asked to be unavailable", remedy="set backends.null.fault to ''")
-        if target.device != "cpu":
-            return Readiness(state="build-only", reason="the null backend has no device code", remedy="use target cpu", version="1")
-        return Readiness(state="ready", version="1")
+        capability, version = device_here()
+        if target.device == "cpu" or (capability is not None and target.capability in (None, capability)):
+            return Readiness(state="ready", version=version)
+        wanted = "GPU" if target.capability is None else f"sm{target.capability} GPU"
+        return Readiness(state="build-only", reason=f"no made-up {wanted} is here", remedy=f"set {DEVICE_VARIABLE}", version=version)
 
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
         if self.options.fault and self.options.fault_at == "compile":
@@ -80,7 +108,10 @@ class NullBackend(Backend):
         seed = int.from_bytes(hashlib.sha256(request.variant.sha256.encode()).digest()[:4])
         document = {"seed": seed, "cells": c * 16, "classes": len(request.variant.classes)}
         (request.folder / "null.json").write_text(json.dumps(document))
-        return Compiled(files=("null.json",))
+        if request.target.device == "cpu":
+            return Compiled(files=("null.json",))
+        capability, version = device_here()
+        return Compiled(files=("null.json",), details={"capability": request.target.capability or capability, "version": version})
 
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
         if self.options.fault and self.options.fault_at == "load":
@@ -94,7 +125,26 @@ class NullBackend(Backend):
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BackendError(f"{path} is not an artifact of the null backend", found=str(error), remedy="compile it again") from error
         weights_DK = np.random.default_rng(seed).normal(size=size_DK).astype(np.float32)
-        return NullSession(weights_DK, self.options, artifact)
+        if artifact.target.device == "cpu":
+            return NullSession(weights_DK, self.options, artifact)
+        _check_device(artifact)
+        return NullDeviceSession(weights_DK, self.options, artifact)
+
+
+def device_here() -> tuple[int | None, str]:
+    """Capability of the made-up GPU, None where there is none, and the version of the made-up runtime."""
+    found = re.fullmatch(r"\s*(?:sm(\d+))?\s*(\d*)\s*", os.environ.get(DEVICE_VARIABLE, ""))
+    return (int(found[1]) if found and found[1] else None), (found[2] if found and found[2] else "1")
+
+
+def _check_device(artifact: Artifact) -> None:
+    here, built = device_here(), (artifact.details["capability"], artifact.details["version"])
+    if here != built:
+        raise BackendError(
+            f"the artifact was built for sm{built[0]} by version {built[1]}",
+            found=f"sm{here[0]}, version {here[1]}",
+            remedy="compile it again for this GPU and version",
+        )
 
 
 def strike(fault: str) -> None:

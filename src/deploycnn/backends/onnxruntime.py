@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from deploycnn.backends import _onnxruntime_evidence as profile
-from deploycnn.backends._contract import Backend, Options, Session
+from deploycnn.backends._contract import Backend, Options, Session, missing_gpu
 from deploycnn.environment import environment, has_vnni, package_version
 from deploycnn.errors import BackendError, EvidenceError, Unavailable, Unsupported
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, Int8Form, ProgressCallback, Readiness, Skipped, Target
@@ -59,9 +59,8 @@ class OnnxRuntimeBackend(Backend):
             return Readiness(
                 state="build-only", reason=f"onnxruntime {version} here has no {provider}", remedy=_GPU_PACKAGE, version=version
             )
-        if not environment().gpus:
-            reason = environment().gpu_reason or "no GPU"
-            return Readiness(state="build-only", reason=reason, remedy="run it on a machine with an NVIDIA GPU", version=version)
+        if reason := missing_gpu(target):
+            return Readiness(state="build-only", reason=reason, remedy="run it on a machine with that NVIDIA GPU", version=version)
         return Readiness(state="ready", version=version)
 
     def refuses(self, precision: str, target: Target) -> Skipped | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from deploycnn.backends import _torch_program as program
-from deploycnn.backends._contract import Backend, Options, Session
+from deploycnn.backends._contract import Backend, Options, Session, missing_gpu
 from deploycnn.environment import environment, package_version
 from deploycnn.errors import BackendError, EvidenceError, Unavailable, Unsupported
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, ProgressCallback, Readiness, Skipped, Target
@@ -45,10 +45,8 @@ class TorchBackend(Backend):
             return Readiness(state="unavailable", reason="the package torch is not installed", remedy="pip install torch")
         if target.device == "cpu":
             return Readiness(state="ready", version=version)
-        machine = environment()
-        if not machine.gpus:
-            remedy = "run it on a machine with an NVIDIA GPU"
-            return Readiness(state="build-only", reason=machine.gpu_reason or "no GPU", remedy=remedy, version=version)
+        if reason := missing_gpu(target):
+            return Readiness(state="build-only", reason=reason, remedy="run it on a machine with that NVIDIA GPU", version=version)
         if "+cpu" in version:
             return Readiness(
                 state="build-only", reason=f"torch {version} is built without CUDA", remedy="install torch with CUDA", version=version
