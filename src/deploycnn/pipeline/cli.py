@@ -93,6 +93,24 @@ def compare(
     raise typer.Exit(compare_command(runs, fail_above=fail_above, metrics=metric or (), out=out or ()))
 
 
+@app.command()
+def recommend(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or its record.json.")],
+    objective: Annotated[str | None, typer.Option(help="latency, throughput or size [default: the recipe's].")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size judged.")] = None,
+    p99_ms: Annotated[float | None, typer.Option("--p99-ms", help="Largest p99 latency, in milliseconds.")] = None,
+    max_drop_pp: Annotated[float | None, typer.Option("--max-drop-pp", help="Largest loss of top-1, in percentage points.")] = None,
+    memory_mb: Annotated[float | None, typer.Option("--memory-mb", help="Largest peak memory, in megabytes.")] = None,
+    size_mb: Annotated[float | None, typer.Option("--size-mb", help="Largest artifact, in megabytes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Decide again what to ship, from a record alone; exit code 1 where nothing meets the limits."""
+    from deploycnn.pipeline.recommending import recommend_command
+
+    given = {"objective": objective, "batch": batch, "p99_ms": p99_ms, "memory_mb": memory_mb, "size_mb": size_mb}
+    raise typer.Exit(recommend_command(run_folder, given, max_drop_pp=max_drop_pp, as_json=as_json))
+
+
 @app.command("gpu-check")
 def gpu_check(
     settings: Settings = None,

@@ -6,11 +6,13 @@ unproven, whose low precision is only simulated, or that was not measured at the
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from deploycnn import units
 from deploycnn.recipe import RecommendOptions
 from deploycnn.record import Cell, Latency, Record
+from deploycnn.report import limits
 from deploycnn.types import Interval, Value
 
 
@@ -34,23 +36,34 @@ class Recommendation(Value):
     candidates: tuple[Candidate, ...]  # best first, the ones that are out last
     ties: tuple[str, ...] = ()  # cells that cannot be told from the best one
     nearest: str | None = None  # where nothing meets the limits
+    limits: tuple[str, ...] = ()  # that were judged, in words
+    caveats: tuple[str, ...] = ()  # what the shipped one meets, but not for certain
 
 
-def recommend(record: Record, options: RecommendOptions) -> Recommendation:
-    """The artifact to ship under `options`."""
+def recommend(record: Record, options: RecommendOptions, *, max_drop_pp: float | None = None) -> Recommendation:
+    """The artifact to ship under `options`.
+
+    Args:
+        max_drop_pp: another limit on lost top-1 than the one that the record was validated with, judged from the paired
+            intervals in the record.
+    """
     batch = _batch_judged(record, options)
     eligible: list[tuple[Cell, Interval]] = []
     out: list[Candidate] = []
+    excess: dict[str, float] = {}  # of proved cells that break a limit
     for cell in record.cells:
-        reason = _why_out(cell, batch, options)
+        reason, over = _why_out(record, cell, batch, options, max_drop_pp)
         figure = _figure(cell, batch, options.objective)
         if reason or figure is None:
             value = figure.value if figure else None
             out.append(Candidate(cell=cell.name, figure=value, lost_on=reason or "has no figure for the objective"))
+            if over is not None and figure is not None:
+                excess[cell.name] = over
         else:
             eligible.append((cell, figure))
+    words = limits.limits_in_words(record, options, max_drop_pp)
     if not eligible:
-        return _nothing(record, options, batch, out)
+        return _nothing(options, batch, out, excess).model_copy(update={"limits": words})
 
     higher_is_better = options.objective == "throughput"
     eligible.sort(key=lambda pair: pair[1].value, reverse=higher_is_better)
@@ -73,8 +86,10 @@ def recommend(record: Record, options: RecommendOptions) -> Recommendation:
         because=_because(chosen, chosen_figure, tied, batch, options),
         objective=options.objective,
         batch=batch,
-        candidates=(*ranked, *out),
+        candidates=(*ranked, *sorted(out, key=lambda candidate: _place(candidate, options))),
         ties=tuple(cell.name for cell in tied if cell is not chosen),
+        limits=words,
+        caveats=_caveats(chosen, batch, options),
     )
 
 
@@ -107,38 +122,23 @@ def _figure(cell: Cell, batch: int | None, objective: str) -> Interval | None:
     return latency.p50_s if objective == "latency" else latency.images_per_s
 
 
-def _why_out(cell: Cell, batch: int | None, options: RecommendOptions) -> str:
-    outcome = cell.outcome
-    if outcome.state == "deferred":
-        return f"deferred: waits for {outcome.waits_for}"
-    if outcome.state == "skipped":
-        return f"skipped: {outcome.reason}"
-    if outcome.state == "failed":
-        return f"failed in {outcome.stage}: {outcome.reason.splitlines()[0]}"
-    if cell.accuracy is None or cell.accuracy.verdict.state != "pass":
-        return f"accuracy: {cell.accuracy.verdict.reason}" if cell.accuracy else "accuracy was not validated"
-    if cell.evidence is None or cell.evidence.state != "pass":
-        return f"evidence: {cell.evidence.reason}" if cell.evidence else "what ran was not proved"
-    return _over_limits(cell, batch, options)
-
-
-def _over_limits(cell: Cell, batch: int | None, options: RecommendOptions) -> str:
+def _why_out(
+    record: Record, cell: Cell, batch: int | None, options: RecommendOptions, max_drop_pp: float | None
+) -> tuple[str, float | None]:
+    """("", None) for a cell that may be shipped; for a proved one that breaks limits, also by how much of the limit."""
+    if reason := limits.unproved(record, cell, max_drop_pp):
+        return reason, None
     latency = _latency(cell, batch)
     if options.objective != "size" and latency is None:
-        return f"not measured at batch {batch}"
-    if options.p99_ms is not None:
-        if latency is None or latency.p99_s is None:
-            return f"p99 is not known (too few samples), limit {units.seconds(options.p99_ms / 1e3)}"
-        if latency.p99_s.value > options.p99_ms / 1e3:
-            return f"p99 {units.seconds(latency.p99_s.value)} is over the limit of {units.seconds(options.p99_ms / 1e3)}"
-    if options.memory_mb is not None:
-        if cell.loading is None:
-            return "memory is not known"
-        if cell.loading.peak_bytes > options.memory_mb * 1e6:
-            return f"peak memory {units.size(cell.loading.peak_bytes)} is over the limit of {units.size(options.memory_mb * 1e6)}"
-    if options.size_mb is not None and cell.artifact is not None and cell.artifact.size_bytes > options.size_mb * 1e6:
-        return f"size {units.size(cell.artifact.size_bytes)} is over the limit of {units.size(options.size_mb * 1e6)}"
-    return ""
+        return f"not measured at batch {batch}", None
+    broken = limits.breaches(record, cell, latency, options, max_drop_pp)
+    return "; ".join(breach.text for breach in broken), max((breach.excess for breach in broken), default=None)
+
+
+def _place(candidate: Candidate, options: RecommendOptions) -> tuple[bool, float]:
+    """Better figures first, cells without one last."""
+    figure = candidate.figure or 0.0
+    return candidate.figure is None, -figure if options.objective == "throughput" else figure
 
 
 def _same(
@@ -181,7 +181,8 @@ def _simplicity(cell: Cell) -> tuple[int, float]:
     return (0 if cell.precision == "fp32" else 1, cell.artifact.build_s if cell.artifact else 0.0)
 
 
-def _text(value: float, objective: str) -> str:
+def figure_text(value: float, objective: str) -> str:
+    """The figure that an objective judges, with its unit."""
     if objective == "latency":
         return units.seconds(value)
     return units.rate(value, "images") if objective == "throughput" else units.size(value)
@@ -191,10 +192,10 @@ def _because(chosen: Cell, figure: Interval, tied: list[Cell], batch: int | None
     accuracy = chosen.accuracy
     what = {"latency": "fastest", "throughput": "highest throughput", "size": "smallest"}[options.objective]
     at = f" at batch {batch}" if batch is not None and options.objective != "size" else ""
-    text = f"{what}{at} ({_text(figure.value, options.objective)}) of the artifacts that pass"
+    text = f"{what}{at} ({figure_text(figure.value, options.objective)}) of the artifacts that pass"
     if len(tied) > 1:
         others = ", ".join(cell.name for cell in tied if cell is not chosen)
-        text = f"{what}{at} within the noise ({_text(figure.value, options.objective)}), tied with {others}; the simplest of them"
+        text = f"{what}{at} within the noise ({figure_text(figure.value, options.objective)}), tied with {others}; the simplest of them"
     if accuracy:
         text += f"; top-1 {units.percent(accuracy.top1.value)}, {units.points(-accuracy.drop.value)} against the reference"
     return text
@@ -207,19 +208,31 @@ def _lost_on(cell: Cell, figure: Interval, chosen: Cell, best: Interval, tied: l
     return f"{units.ratio(figure.value / best.value)} the {noun}"
 
 
-def _nothing(record: Record, options: RecommendOptions, batch: int | None, out: list[Candidate]) -> Recommendation:
-    done = [(cell, candidate) for cell in record.cells for candidate in out if candidate.cell == cell.name and cell.outcome.state == "done"]
-    reverse = options.objective == "throughput"
-    with_figure = sorted((pair for pair in done if pair[1].figure is not None), key=lambda pair: pair[1].figure or 0.0, reverse=reverse)
-    nearest = with_figure[0][1] if with_figure else None
+def _caveats(chosen: Cell, batch: int | None, options: RecommendOptions) -> tuple[str, ...]:
+    """Limits that the estimate meets and its interval does not."""
+    latency = _latency(chosen, batch)
+    if options.p99_ms is None or latency is None or latency.p99_s is None or latency.p99_s.high <= options.p99_ms / 1e3:
+        return ()
+    known = f"p99 is {units.seconds(latency.p99_s.value)}, and its interval reaches {units.seconds(latency.p99_s.high)}"
+    return (f"{known}, over the limit of {units.seconds(options.p99_ms / 1e3)}: measure longer to be sure",)
+
+
+def _nothing(options: RecommendOptions, batch: int | None, out: list[Candidate], excess: dict[str, float]) -> Recommendation:
+    """The nearest is the proved cell that breaks its worst limit by least; the better figure decides between equals."""
+    ranked = sorted(
+        out, key=lambda candidate: (excess.get(candidate.cell, math.inf), candidate.cell not in excess, _place(candidate, options))
+    )
+    nearest = ranked[0] if excess else None
     because = "no artifact meets the limits"
     if nearest:
-        because += f"; the nearest is {nearest.cell}, which lost on {nearest.lost_on}"
+        because += f"; the nearest is {nearest.cell}: {nearest.lost_on}"
+    elif not any(candidate.figure is not None for candidate in out):
+        because = "no artifact was proved and measured"
     return Recommendation(
         ship=None,
         because=because,
         objective=options.objective,
         batch=batch,
-        candidates=tuple(out),
+        candidates=tuple(ranked),
         nearest=nearest.cell if nearest else None,
     )

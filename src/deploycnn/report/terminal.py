@@ -11,7 +11,7 @@ from rich.table import Table
 from deploycnn import units
 from deploycnn.record import Record
 from deploycnn.report import remarks, rows
-from deploycnn.report.recommend import Recommendation
+from deploycnn.report.recommend import Recommendation, figure_text
 
 WIDE = 150  # columns from which accuracy and latency share one table
 
@@ -148,6 +148,31 @@ def _print_verdict(recommendation: Recommendation, console: Console) -> None:
         console.print(f"[bold green]Ship {escape(recommendation.ship)}[/]: {escape(recommendation.because)}.")
     else:
         console.print(f"[bold red]Ship nothing[/]: {escape(recommendation.because)}.")
+    for caveat in recommendation.caveats:
+        console.print(f"[yellow]but[/] {escape(caveat)}.")
+
+
+def render_recommendation(record: Record, recommendation: Recommendation, console: Console) -> None:
+    """Prints a decision: the limits, every artifact with what it lost on, the verdict."""
+    at = f" at batch {recommendation.batch}" if recommendation.batch is not None else ""
+    console.print(f"[bold]{escape(rows.headline(record))}[/]")
+    _print_item(f"run of {record.created}; objective: {recommendation.objective}{at}; {'; '.join(recommendation.limits)}", console)
+    table = _table("", [("artifact", ""), (_FIGURES[recommendation.objective], "right")])
+    table.add_column("lost on", overflow="fold")
+    elsewhere = {cell.name for cell in record.cells if cell.outcome.state in ("skipped", "deferred")}
+    for candidate in recommendation.candidates:
+        if candidate.cell in elsewhere:
+            continue
+        shipped = candidate.cell == recommendation.ship
+        figure = rows.NOTHING if candidate.figure is None else figure_text(candidate.figure, recommendation.objective)
+        table.add_row(("→ " if shipped else "  ") + escape(candidate.cell), figure, escape(candidate.lost_on))
+    console.print(table)
+    _print_remarks("Built here, not yet run", remarks.waiting(record), console)
+    _print_remarks("Skipped", remarks.skipped(record), console)
+    _print_verdict(recommendation, console)
+
+
+_FIGURES = {"latency": "p50", "throughput": "throughput", "size": "size"}
 
 
 def render_stages(record: Record, console: Console) -> None:
