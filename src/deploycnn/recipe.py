@@ -76,6 +76,7 @@ class CalibrateOptions(Section):
 
     method: Literal["minmax", "percentile", "entropy"] = "minmax"
     percentile: float = Field(99.99, gt=90, le=100)  # of a tensor's values that stay inside its range
+    max_drop_pp: float = Field(0.5, ge=0)  # int8-auto only: expected loss of top-1 above which layers go back to float
 
 
 class ValidateOptions(Section):
@@ -115,6 +116,7 @@ class LimitOptions(Section):
     load_s: float = Field(120.0, gt=0)
     run_s: float = Field(300.0, gt=0)  # validating one artifact, or one block
     memory_mb: float | None = Field(None, gt=0)  # resident memory of one worker; None: three quarters of the machine's
+    bundle_mb: float = Field(200.0, ge=0)  # test images above this size stay out of a bundle; `resume` then needs the data set
 
 
 class RecommendOptions(Section):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from deploycnn.environment import Environment
+from deploycnn.environment import Environment, GpuFacts
 from deploycnn.types import Artifact, Doubt, Evidence, Int8Form, Interval, Outcome, Target, Value, Verdict
 
 SCHEMA_VERSION = 1
@@ -145,8 +145,25 @@ class ModelFacts(Value):
     notes: tuple[str, ...] = ()
 
 
+class Session(Value):
+    """What `resume` finished, and on which machine: its latencies are comparable with each other, and with no others."""
+
+    machine: str  # key into the record's environments
+    folder: str  # of its samples.npz, of what was rebuilt and of its logs, relative to the run
+    deploycnn_version: str
+    created: str  # ISO 8601, UTC
+    command: str
+    finished: Mapping[str, str]  # names of the record's cells that were finished: the name each had while it waited
+    reference: Cell | None  # the reference as it was there; None: it could not be run there, so there are no ratios
+    noise_floor: Mapping[str, Interval] = Field(default_factory=dict)
+    stage_s: Mapping[str, float] = Field(default_factory=dict)
+    gpus: tuple[GpuFacts, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Record(Value):
-    """One run."""
+    """One run. Where `sessions` is empty, one machine measured everything."""
 
     schema_version: int = SCHEMA_VERSION
     deploycnn_version: str
@@ -160,8 +177,10 @@ class Record(Value):
     cells: tuple[Cell, ...]
     noise_floor: Mapping[str, Interval] = Field(default_factory=dict)  # A/A ratio by batch size
     stage_s: Mapping[str, float] = Field(default_factory=dict)  # wall time of each stage of this run
+    gpus: tuple[GpuFacts, ...] = ()  # while the run itself measured; empty where no artifact ran on one
     doubts: tuple[Doubt, ...] = ()
     notes: tuple[str, ...] = ()
+    sessions: tuple[Session, ...] = ()  # what `resume` added, in order
 
     def cell(self, name: str) -> Cell | None:
         """The cell of that name, None where the record has none."""

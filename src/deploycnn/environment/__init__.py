@@ -12,11 +12,24 @@ import platform
 import re
 from functools import cache
 
-from deploycnn.environment.facts import Cpu, Environment, Gpu, Memory, System
+from deploycnn.environment.facts import Cpu, Environment, Gpu, GpuFacts, GpuState, Memory, System
 from deploycnn.environment.gpus import read_gpus
 from deploycnn.environment.machine import read_cpu, read_memory, read_system
 
-__all__ = ["PACKAGES", "Cpu", "Environment", "Gpu", "Memory", "System", "environment", "has_vnni", "package_version", "usable_cores"]
+__all__ = [
+    "PACKAGES",
+    "Cpu",
+    "Environment",
+    "Gpu",
+    "GpuFacts",
+    "GpuState",
+    "Memory",
+    "System",
+    "environment",
+    "has_vnni",
+    "package_version",
+    "usable_cores",
+]
 
 # Distributions whose version can change a number in a record.
 PACKAGES = (

@@ -7,6 +7,8 @@ import json
 import math
 from collections.abc import Mapping
 
+from pydantic import Field
+
 from deploycnn.types import Value
 
 _NOTABLE = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "dotprod", "neon")  # the first one it has is shown
@@ -38,6 +40,31 @@ class Gpu(Value):
     capability: int  # compute capability times ten, 89 for 8.9
     memory_bytes: int
     power_limit_w: float | None = None
+
+
+class GpuState(Value):
+    """One GPU at one moment. None: it does not say."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    reasons: tuple[str, ...] = ()  # why clocks are held down: "power cap", "heat", "idle", ...
+
+
+class GpuFacts(Value):
+    """One GPU before, while and after something was measured on it. Looks are taken between rounds."""
+
+    name: str
+    before: GpuState
+    after: GpuState
+    sm_mhz: tuple[int, int] | None = None  # lowest and highest at looks when it was not idle
+    hottest_c: int | None = None
+    highest_power_w: float | None = None
+    reasons: tuple[str, ...] = ()  # seen at any look, "idle" left out
+    throttled_s: Mapping[str, float] = Field(default_factory=dict)  # by cause, counted by the driver while measuring
+    others: tuple[int, ...] = ()  # processes on the card that are not ours, by pid
+    other_use: float | None = None  # share of time that it was busy before anything of ours ran
 
 
 class System(Value):

@@ -9,7 +9,7 @@ import numpy as np
 
 from deploycnn import units
 from deploycnn.errors import DeployError, Unsupported
-from deploycnn.pipeline.context import Context, key
+from deploycnn.pipeline.context import Context, key, plain_name
 from deploycnn.pipeline.planning import PlannedCell, forms_needed
 from deploycnn.pipeline.saved import read_artifact, read_variant, save_variant
 from deploycnn.precision import precision_class
@@ -93,7 +93,7 @@ def compile_cells(context: Context, variants: dict[Form, Variant], cells: list[P
 def _compiled(context: Context, variants: dict[Form, Variant], planned: PlannedCell) -> PlannedCell:
     cell = planned.cell
     variant = variants[cell.precision, cell.int8_form]
-    log = context.out / "logs" / f"{cell.name.replace('/', '-').replace(':', '-')}-compile.txt"
+    log = context.log(cell.name, "compile")
     try:
         entry, reused = _artifact_entry(context, variant, planned, log)
     except Unsupported as error:
@@ -102,7 +102,7 @@ def _compiled(context: Context, variants: dict[Form, Variant], planned: PlannedC
         context.talk.warn(f"{cell.name}: {error.one_line}")
         return planned.changed(outcome=failed("compile", error, tail_of(log)))
     artifact = read_artifact(entry)
-    folder = Path("artifacts") / cell.name.replace("/", "-").replace(":", "-")
+    folder = context.session / "artifacts" / plain_name(cell.name)
     _copy_entry(entry, context.out / folder)
     context.talk.say(
         f"compile {cell.name}: " + ("reused" if reused else f"{units.size(artifact.size_bytes)} in {units.seconds(artifact.build_s)}")

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def log_of(context: Context, key: str) -> Path:
-    """Where the workers that measure this contender write what they print."""
-    return context.out / "logs" / f"{key.replace('/', '-').replace(':', '-')}-measure.txt"
-
-
 class WorkerContender:
     """See measure.schedule.Contender. One worker lives between `start` and `stop`."""
 
@@ -44,7 +39,7 @@ class WorkerContender:
 
     def start(self, process: int) -> None:
         recipe, cell = self._context.recipe, self._cell
-        log = log_of(self._context, self._key)
+        log = self._context.log(self._key, "measure")
         worker = Worker(self._key, log_path=log, threads=recipe.measure.threads, memory_bytes=self._context.memory_bytes)
         self._worker = worker.__enter__()
         folder = self._context.out / Path(cell.folder or "")

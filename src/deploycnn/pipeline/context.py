@@ -27,10 +27,33 @@ class Context:
     store: Store
     talk: Talk
     environment: Environment
-    out: Path
+    out: Path  # folder of the run
     memory_bytes: int  # resident memory at which a worker is killed
+    session: Path = Path()  # where this command's own files go, relative to `out`; another folder when a run is resumed
     resume: bool = False  # go on with a training that was stopped
     remeasure: bool = False  # do not take latencies from the cache
+
+    @property
+    def folder(self) -> Path:
+        """Where this command writes: samples, what it compiles, logs."""
+        return self.out / self.session
+
+    def log(self, name: str, stage: str) -> Path:
+        """Where the workers of a cell write what they print in a stage."""
+        return self.folder / "logs" / f"{plain_name(name)}-{stage}.txt"
+
+
+def plain_name(cell: str) -> str:
+    """A cell's name as a file's: `onnxruntime-int8-cpu`."""
+    return cell.replace("/", "-").replace(":", "-")
+
+
+def memory_limit(recipe: Recipe, machine: Environment) -> int:
+    """Resident memory that one worker may use: the recipe's limit, or three quarters of the machine's."""
+    if recipe.limits.memory_mb is not None:
+        return int(recipe.limits.memory_mb * 1e6)
+    memory = machine.memory
+    return int(0.75 * min(memory.total_bytes, memory.limit_bytes or memory.total_bytes))
 
 
 def key(stage: str, *, code: Iterable[str], packages: Iterable[str] = (), **parts: Any) -> Key:

@@ -26,6 +26,16 @@ SAMPLE_IMAGES = 65  # proves batch 1, 3, 64 and one more than that
 CHECKPOINT = "checkpoint.safetensors"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOut:
+    """The test images: all that validating and measuring need of a data set."""
+
+    images_NCHW: NDArray[np.uint8]
+    labels_N: NDArray[np.int64]
+    sha256: str  # over shape, pixels and labels
+    classes: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Images:
     """The data set of a run and its parts."""
@@ -38,6 +48,11 @@ class Images:
     def calibration_NCHW(self) -> NDArray[np.uint8]:
         chosen: NDArray[np.uint8] = self.dataset.train.images_NCHW[self.splits.calibration_N]
         return chosen
+
+    @property
+    def held_out(self) -> HeldOut:
+        test = self.dataset.test
+        return HeldOut(images_NCHW=test.images_NCHW, labels_N=test.labels_N, sha256=test.sha256, classes=self.dataset.classes)
 
     @property
     def calibration_sha256(self) -> str:

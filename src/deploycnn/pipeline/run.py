@@ -11,11 +11,12 @@ from pathlib import Path
 
 from deploycnn import __version__
 from deploycnn.disk import disk_errors, lock
-from deploycnn.environment import Environment, environment
+from deploycnn.environment import environment
 from deploycnn.errors import EXIT_NOTHING_TO_SHIP, EXIT_OK
+from deploycnn.pipeline.bundle import write_bundle
 from deploycnn.pipeline.compiling import compile_cells, make_variants
 from deploycnn.pipeline.console import Talk, stdout_console
-from deploycnn.pipeline.context import Context
+from deploycnn.pipeline.context import Context, memory_limit
 from deploycnn.pipeline.measuring import measure_cells
 from deploycnn.pipeline.planning import check_recipe, plan
 from deploycnn.pipeline.preparing import prepare_graph, prepare_images
@@ -64,7 +65,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
             talk=talk,
             environment=environment(),
             out=out,
-            memory_bytes=_memory_limit(recipe, environment()),
+            memory_bytes=memory_limit(recipe, environment()),
             resume=options.resume,
             remeasure=options.remeasure,
         )
@@ -100,9 +101,10 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
     with watch.stage("compile"):
         cells = compile_cells(context, variants, cells)
     with watch.stage("validate"):
-        cells = validate_cells(context, images, variants, cells)
+        validated = validate_cells(context, images.held_out, variants, cells)
+        write_bundle(context, images.held_out, variants, validated)
     with watch.stage("measure"):
-        measured = measure_cells(context, images, cells)
+        measured = measure_cells(context, images.held_out, validated.cells, cells[0].cell.name)
     return Record(
         deploycnn_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -118,13 +120,6 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         doubts=measured.doubts,
         notes=_notes(graph.reused, measured.note),
     )
-
-
-def _memory_limit(recipe: Recipe, machine: Environment) -> int:
-    if recipe.limits.memory_mb is not None:
-        return int(recipe.limits.memory_mb * 1e6)
-    memory = machine.memory
-    return int(0.75 * min(memory.total_bytes, memory.limit_bytes or memory.total_bytes))
 
 
 def _notes(reused: tuple[str, ...], measured: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from deploycnn.pipeline.compiling import Form, failed, tail_of
 from deploycnn.pipeline.context import Context, key
 from deploycnn.pipeline.flips import keep_flips
 from deploycnn.pipeline.planning import PlannedCell
-from deploycnn.pipeline.preparing import Images
+from deploycnn.pipeline.preparing import HeldOut
 from deploycnn.precision import precision_class
 from deploycnn.record import Accuracy, Loading
 from deploycnn.types import Artifact, Evidence, Variant, Verdict
@@ -33,40 +33,56 @@ class Predictions:
     loading: Loading
 
 
-def validate_cells(context: Context, images: Images, variants: dict[Form, Variant], cells: list[PlannedCell]) -> list[PlannedCell]:
+@dataclass(frozen=True, kw_only=True)
+class Validated:
+    """Cells with their accuracy and evidence, and the logits that they were held against."""
+
+    cells: list[PlannedCell]
+    reference_NK: np.ndarray | None  # None: the reference could not be run
+
+
+def validate_cells(
+    context: Context,
+    held_out: HeldOut,
+    variants: dict[Form, Variant],
+    cells: list[PlannedCell],
+    reference_NK: np.ndarray | None = None,
+) -> Validated:
     """Accuracy and evidence of every cell that runs here; evidence alone of those that are built for elsewhere.
 
-    The first cell is the reference: where it fails, nothing can be validated, and every other cell fails with that reason.
+    Args:
+        reference_NK: logits of the fp32 reference that are known already. None: the first cell is the reference; where it fails,
+            nothing can be validated, and every other cell fails with that reason.
     """
-    images_path = _images_file(context, images)
+    images_path = _images_file(context, held_out)
     answered: list[tuple[PlannedCell, Predictions | None]] = []
     for planned in cells:
-        answered.append(_predicted(context, images, images_path, planned) if planned.runs_here else (planned, None))
-    reference = answered[0][1]
-    judged = [_judged(context, images, variants, planned, said, reference) for planned, said in answered]
-    if reference is not None:
+        answered.append(_predicted(context, held_out, images_path, planned) if planned.runs_here else (planned, None))
+    if reference_NK is None and answered[0][1] is not None:
+        reference_NK = answered[0][1].logits_NK
+    judged = [_judged(context, held_out, variants, planned, said, reference_NK) for planned, said in answered]
+    if reference_NK is not None:
         accuracies = {planned.cell.name: planned.cell.accuracy for planned in judged if planned.cell.accuracy}
         logits_NK = {planned.cell.name: said.logits_NK for planned, said in answered if said}
-        test = images.dataset.test
-        keep_flips(context.out, test.images_NCHW, test.labels_N, accuracies, logits_NK, reference.logits_NK)
-    return judged
+        keep_flips(context.folder, held_out.images_NCHW, held_out.labels_N, accuracies, logits_NK, reference_NK)
+    return Validated(cells=judged, reference_NK=reference_NK)
 
 
-def _images_file(context: Context, images: Images) -> Path:
+def _images_file(context: Context, held_out: HeldOut) -> Path:
     """The test images as one .npy file that workers map into memory."""
-    images_key = key("test-images", code=(), data=images.dataset.test.sha256)
-    built = context.store.build(images_key, lambda folder: np.save(folder / "images.npy", images.dataset.test.images_NCHW))
+    images_key = key("test-images", code=(), data=held_out.sha256)
+    built = context.store.build(images_key, lambda folder: np.save(folder / "images.npy", held_out.images_NCHW))
     return built.path / "images.npy"
 
 
 # --- answers ------------------------------------------------------------------------------
 
 
-def _predicted(context: Context, images: Images, images_path: Path, planned: PlannedCell) -> tuple[PlannedCell, Predictions | None]:
+def _predicted(context: Context, held_out: HeldOut, images_path: Path, planned: PlannedCell) -> tuple[PlannedCell, Predictions | None]:
     cell = planned.cell
-    log = context.out / "logs" / f"{cell.name.replace('/', '-').replace(':', '-')}-validate.txt"
+    log = context.log(cell.name, "validate")
     try:
-        said, reused = _predictions(context, images, images_path, planned, log)
+        said, reused = _predictions(context, held_out, images_path, planned, log)
     except DeployError as error:
         context.talk.warn(f"{cell.name}: {error.one_line}")
         return planned.changed(outcome=failed("validate", error, tail_of(log))), None
@@ -75,7 +91,7 @@ def _predicted(context: Context, images: Images, images_path: Path, planned: Pla
     return planned.changed(loading=said.loading, machine=context.environment.id), said
 
 
-def _predictions(context: Context, images: Images, images_path: Path, planned: PlannedCell, log: Path) -> tuple[Predictions, bool]:
+def _predictions(context: Context, held_out: HeldOut, images_path: Path, planned: PlannedCell, log: Path) -> tuple[Predictions, bool]:
     cell, recipe = planned.cell, context.recipe
     artifact = cell.artifact
     assert artifact is not None, "a living cell was compiled"
@@ -86,7 +102,7 @@ def _predictions(context: Context, images: Images, images_path: Path, planned: P
         artifact=artifact.sha256,
         name=cell.name,
         options=planned.backend.options.model_dump(mode="json"),
-        images=images.dataset.test.sha256,
+        images=held_out.sha256,
         batch=recipe.validate_.batch,
         threads=recipe.measure.threads,
         machine=context.environment.id,
@@ -100,7 +116,7 @@ def _predictions(context: Context, images: Images, images_path: Path, planned: P
         with context.talk.stage(f"validate {cell.name}") as progress, worker:
             loaded = worker.load(cell.backend, options, artifact, artifact_folder, timeout_s=recipe.limits.load_s)
             logits_NK = worker.predict(images_path, batch=recipe.validate_.batch, timeout_s=run_s, progress=progress)
-            evidence = worker.evidence(_evidence_batch(images, artifact), timeout_s=run_s)
+            evidence = worker.evidence(_evidence_batch(held_out, artifact), timeout_s=run_s)
             memory = worker.memory()
         np.save(folder / "logits.npy", logits_NK)
         (folder / "evidence.json").write_text(evidence.model_dump_json())
@@ -122,9 +138,9 @@ def _predictions(context: Context, images: Images, images_path: Path, planned: P
     return said, built.reused
 
 
-def _evidence_batch(images: Images, artifact: Artifact) -> np.ndarray:
+def _evidence_batch(held_out: HeldOut, artifact: Artifact) -> np.ndarray:
     """Real images, as many as the artifact can run at once."""
-    return images.dataset.test.images_NCHW[: min(artifact.batches or (1,))]
+    return held_out.images_NCHW[: min(artifact.batches or (1,))]
 
 
 # --- judgement ----------------------------------------------------------------------------
@@ -132,11 +148,11 @@ def _evidence_batch(images: Images, artifact: Artifact) -> np.ndarray:
 
 def _judged(
     context: Context,
-    images: Images,
+    held_out: HeldOut,
     variants: dict[Form, Variant],
     planned: PlannedCell,
     said: Predictions | None,
-    reference: Predictions | None,
+    reference_NK: np.ndarray | None,
 ) -> PlannedCell:
     cell = planned.cell
     if not planned.alive or cell.artifact is None:
@@ -146,11 +162,11 @@ def _judged(
     planned = planned.changed(evidence=verdict, ran=evidence)
     if said is None:
         return planned
-    if reference is None:
+    if reference_NK is None:
         reason = "the fp32 reference could not be run, so there is nothing to compare with"
         error = DeployError(reason, remedy="see the reference's own failure")
         return planned.changed(outcome=failed("validate", error))
-    accuracy = _accuracy(context, images, planned, said, reference)
+    accuracy = _accuracy(context, held_out, planned, said, reference_NK)
     context.talk.say(f"validate {cell.name}: top-1 {units.percent(accuracy.top1.value)}, {accuracy.verdict.state}")
     return planned.changed(accuracy=accuracy)
 
@@ -161,15 +177,15 @@ def _evidence_verdict(variant: Variant, planned: PlannedCell, evidence: Evidence
     return check_evidence(evidence, cell.precision, cell.target, len(facts.weighted_ops))
 
 
-def _accuracy(context: Context, images: Images, planned: PlannedCell, said: Predictions, reference: Predictions) -> Accuracy:
+def _accuracy(context: Context, held_out: HeldOut, planned: PlannedCell, said: Predictions, reference_NK: np.ndarray) -> Accuracy:
     options = context.recipe.validate_
     exact = precision_class(planned.cell.precision).exact
     tolerance = logit_tolerance(said.evidence, options.logit_tolerance) if exact else None
     return judge(
         said.logits_NK,
-        reference.logits_NK,
-        images.dataset.test.labels_N,
-        images.facts.classes,
+        reference_NK,
+        held_out.labels_N,
+        held_out.classes,
         options,
         logit_tolerance=tolerance,
     )
