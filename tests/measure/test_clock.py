@@ -79,6 +79,15 @@ def test_a_block_is_as_long_as_asked_whatever_was_expected(expected_run_s):
 
 
 @pretended
+@pytest.mark.parametrize(("run_s", "untimed"), [(0.0001, 3), (0.0006, 1), (0.002, 0), (0.05, 0)])
+def test_the_cold_first_runs_of_a_block_are_not_timed_where_a_few_runs_are_short(run_s, untimed):
+    session = Pretend(*[run_s * 4] * untimed, run_s)
+    samples_ns = clock.timed_for(session, 0.01, run_s)
+    assert session.calls.count("run") == samples_ns.size + untimed
+    assert samples_ns.max() <= run_s * 1e9 + 1000
+
+
+@pretended
 def test_one_run_is_a_block_where_it_is_long_enough():
     assert clock.timed_for(Pretend(0.02), 0.01, 1.0).size == 1
 
