@@ -70,8 +70,8 @@ class TorchBackend(Backend):
         if variant.program_path is None:
             raise Unsupported(
                 f"torch is to run {variant.onnx_path.name}",
-                found="there is no PyTorch program of it, only ONNX",
-                remedy="leave torch out of `backends`; onnxruntime then gives the reference",
+                found=f"there is no PyTorch program of it at {variant.precision}, only ONNX",
+                remedy="use onnxruntime for it; without any program it gives the fp32 reference too",
             )
         try:
             shutil.copyfile(variant.program_path, request.folder / _FILE)

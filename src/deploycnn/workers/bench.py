@@ -14,7 +14,7 @@ import psutil
 
 from deploycnn.backends import Session, check_input, create
 from deploycnn.disk import disk_errors, file_sha256, write_atomic
-from deploycnn.errors import BackendError, WorkerError
+from deploycnn.errors import BackendError, DeployError, WorkerError
 from deploycnn.measure import clock
 from deploycnn.types import Artifact, CompileRequest, Evidence, FileEntry, Progress, ProgressCallback
 from deploycnn.workers.protocol import LoadFacts, MemoryFacts
@@ -68,12 +68,15 @@ class Bench:
         for entry in artifact.files:
             _check_file(entry, folder)
         runner = create(backend, options)
-        self._artifact = artifact
         session, load_s = clock.timed_call(lambda: runner.load(artifact, folder, threads))
-        self._session = session
         first = 1 if artifact.batches is None else min(artifact.batches)
-        session.bind(np.zeros((first, *artifact.input.shape_CHW), dtype=artifact.input.dtype))
-        first_run_s = float(clock.timed_block(session, 1)[0]) / 1e9
+        try:
+            session.bind(np.zeros((first, *artifact.input.shape_CHW), dtype=artifact.input.dtype))
+            first_run_s = float(clock.timed_block(session, 1)[0]) / 1e9
+        except DeployError:  # some runtimes read their files only now
+            session.close()
+            raise
+        self._session, self._artifact = session, artifact
         return LoadFacts(load_s=load_s, first_run_s=first_run_s, first_batch=first, memory=self.memory())
 
     def predict(self, images_NCHW: np.ndarray | Path, indices_N: np.ndarray | None, batch: int) -> np.ndarray:
