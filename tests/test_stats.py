@@ -252,7 +252,15 @@ def test_one_process_says_nothing_about_restarts() -> None:
     rng = np.random.default_rng(9)
     assert stats.restart_spreads(artifacts(rng, 3, 0.1, n_processes=1)) == [stats.NO_SPREAD] * 3
     assert stats.restart_spreads([]) == []
-    assert stats.own_spread(artifacts(rng, 1, 0.1, n_processes=1)[0]) == 0.0
+    assert stats.own_spread(artifacts(rng, 1, 0.1, n_processes=1)[0]) == (0.0, 1.0)
+
+
+def test_restarts_that_only_seem_to_differ_are_told_from_those_that_do() -> None:
+    rng = np.random.default_rng(12)
+    seeming = [stats.own_spread(artifact)[1] for artifact in artifacts(rng, 400, 0.0)]
+    real = [stats.own_spread(artifact)[1] for artifact in artifacts(rng, 100, 0.1)]
+    assert np.mean(np.array(seeming) < 0.01) < 0.06  # blocks are few and their spread is taken robustly
+    assert np.mean(np.array(real) < 0.01) > 0.9
 
 
 def test_intervals_with_the_pooled_spread_cover_the_median_over_restarts() -> None:

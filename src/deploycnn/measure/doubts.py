@@ -16,6 +16,7 @@ from deploycnn.types import Doubt, Interval
 SHORT_BLOCK_S = 0.01  # below it, a timer interrupt (1 to 10 ms apart) makes or breaks a block
 SHORT_RUN_S = 1e-6  # below it, the clock's own cost shows
 DRIFT_P = 0.01  # of the trend test
+RESTARTS_P = 0.01  # of restarts that differ no more than blocks do
 OTHER_LOAD_CORES = 0.2
 STOLEN_SHARE = 0.01
 FREQUENCY_SWING = 0.05
@@ -71,8 +72,8 @@ def _drift(row: Row, options: MeasureOptions) -> Doubt | None:
 
 def _restarts(row: Row, pairing: Pairing | None, options: MeasureOptions) -> Doubt | None:
     """Restarts that differ by more than was asked for. By the ratio, which a drifting machine does not move."""
-    log_sd = stats.own_spread(pairing.restarts if pairing is not None else row.restarts)
-    if log_sd <= options.interval:
+    log_sd, p_value = stats.own_spread(pairing.restarts if pairing is not None else row.restarts)
+    if log_sd <= options.interval or p_value >= RESTARTS_P:
         return None
     processes = np.unique(row.samples.process_B)
     medians_s = [math.exp(float(np.median(row.log_median_B[row.samples.process_B == process]))) for process in processes]

@@ -52,10 +52,19 @@ def restart_spreads(artifacts: Sequence[Restarts]) -> list[Spread]:
     return spreads
 
 
-def own_spread(artifact: Restarts) -> float:
-    """Standard deviation between this artifact's restarts beyond what its blocks explain, as a logarithm; 0 for one process."""
+def own_spread(artifact: Restarts) -> tuple[float, float]:
+    """(standard deviation between this artifact's restarts beyond what its blocks explain, as a logarithm; p-value of none).
+
+    (0, 1) for a single process.
+    """
+    from scipy.special import chdtrc
+
     found = _between_and_within(artifact)
-    return math.sqrt(max(0.0, found[0] - found[1])) if found else 0.0
+    if found is None:
+        return 0.0, 1.0
+    between, within, dof = found
+    p_value = float(chdtrc(dof, dof * between / within)) if within > 0 else float(between == 0)
+    return math.sqrt(max(0.0, between - within)), p_value
 
 
 def _between_and_within(artifact: Restarts) -> tuple[float, float, int] | None:
