@@ -139,7 +139,7 @@ def device_here() -> tuple[int | None, str]:
 
 def _check_device(artifact: Artifact) -> None:
     here, built = device_here(), (artifact.details["capability"], artifact.details["version"])
-    if here != built:
+    if here != built and (built[0] is not None or here[1] != built[1]):  # built for plain cuda without a GPU, it runs on any
         raise BackendError(
             f"the artifact was built for sm{built[0]} by version {built[1]}",
             found=f"sm{here[0]}, version {here[1]}",

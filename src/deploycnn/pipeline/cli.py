@@ -111,6 +111,22 @@ def recommend(
     raise typer.Exit(recommend_command(run_folder, given, max_drop_pp=max_drop_pp, as_json=as_json))
 
 
+@app.command()
+def resume(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with deferred cells, from this machine or another.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Copy the run there first [default: work in its own folder].")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data set is, for a bundle without test images.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Finish on this machine what a run deferred: validate, measure, merge into its record."""
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.resuming import ResumeOptions, resume_run
+
+    raise typer.Exit(resume_run(run_folder, ResumeOptions(out=out, data=data, command=_command()), Talk(quiet=quiet)))
+
+
 @app.command("gpu-check")
 def gpu_check(
     settings: Settings = None,

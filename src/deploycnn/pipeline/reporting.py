@@ -12,6 +12,7 @@ from deploycnn.recipe import RecommendOptions
 from deploycnn.record import Record
 from deploycnn.recordfile import read_record
 from deploycnn.report.latency_csv import latency_csv
+from deploycnn.report.machines import machine, parts
 from deploycnn.report.markdown import markdown
 from deploycnn.report.recommend import Recommendation, recommend
 from deploycnn.report.terminal import render
@@ -23,21 +24,30 @@ def recommendation_of(record: Record) -> Recommendation:
 
 
 def write_reports(folder: Path, record: Record) -> Recommendation:
-    """Writes report.md and latency.csv beside the record."""
-    recommendation = recommendation_of(record)
+    """Writes report.md and latency.csv beside the record. Gives back the decision on the machine that was measured last."""
+    said = [(part, recommendation_of(part)) for part in parts(record)]
     with disk_errors(folder):
-        write_atomic(folder / "report.md", markdown(record, recommendation))
+        write_atomic(folder / "report.md", "\n".join(measured_on(part, record) + markdown(part, found) for part, found in said))
         write_atomic(folder / "latency.csv", latency_csv(record))
-    return recommendation
+    return said[-1][1]
 
 
-def show(record: Record, recommendation: Recommendation, console: Console) -> None:
-    """Prints the report on a terminal."""
-    render(record, recommendation, console)
+def measured_on(part: Record, record: Record) -> str:
+    """A line of Markdown over a part of a record that was resumed, "" for a record that is one part."""
+    return f"*Measured on {machine(part)}.*\n\n" if record.sessions else ""
+
+
+def show(record: Record, console: Console) -> None:
+    """Prints the report on a terminal, one for each machine that worked on it."""
+    for part in parts(record):
+        if record.sessions:
+            console.print(f"\nMeasured on {machine(part)}", style="bold", markup=False)
+        render(part, recommendation_of(part), console)
 
 
 def report_again(run_folder: Path) -> None:
     """Prints the report of a finished run and rewrites its files."""
     record = read_record(run_folder)
     folder = run_folder if run_folder.is_dir() else run_folder.parent
-    show(record, write_reports(folder, record), stdout_console())
+    write_reports(folder, record)
+    show(record, stdout_console())

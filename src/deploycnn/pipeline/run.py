@@ -21,7 +21,7 @@ from deploycnn.pipeline.measuring import measure_cells
 from deploycnn.pipeline.planning import check_recipe, plan
 from deploycnn.pipeline.preparing import prepare_graph, prepare_images
 from deploycnn.pipeline.reporting import show, write_reports
-from deploycnn.pipeline.validating import validate_cells
+from deploycnn.pipeline.validating import keep_flips_of, validate_cells
 from deploycnn.recipe import Recipe
 from deploycnn.record import Record
 from deploycnn.recordfile import write_record
@@ -75,7 +75,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
             write_record(out, record)
             recommendation = write_reports(out, record)
     console = stdout_console()
-    show(record, recommendation, console)
+    show(record, console)
     render_stages(record, console)
     console.print(f"Record and reports: {out}", soft_wrap=True)
     return EXIT_OK if recommendation.ship else EXIT_NOTHING_TO_SHIP
@@ -102,6 +102,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         cells = compile_cells(context, variants, cells)
     with watch.stage("validate"):
         validated = validate_cells(context, images.held_out, variants, cells)
+        keep_flips_of(context, images.held_out, validated)
         write_bundle(context, images.held_out, variants, validated)
     with watch.stage("measure"):
         measured = measure_cells(context, images.held_out, validated.cells, cells[0].cell.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Validated:
     """Cells with their accuracy and evidence, and the logits that they were held against."""
 
     cells: list[PlannedCell]
+    logits_NK: Mapping[str, np.ndarray]  # by cell name, of those that ran
     reference_NK: np.ndarray | None  # None: the reference could not be run
 
 
@@ -61,11 +63,16 @@ def validate_cells(
     if reference_NK is None and answered[0][1] is not None:
         reference_NK = answered[0][1].logits_NK
     judged = [_judged(context, held_out, variants, planned, said, reference_NK) for planned, said in answered]
-    if reference_NK is not None:
-        accuracies = {planned.cell.name: planned.cell.accuracy for planned in judged if planned.cell.accuracy}
-        logits_NK = {planned.cell.name: said.logits_NK for planned, said in answered if said}
-        keep_flips(context.folder, held_out.images_NCHW, held_out.labels_N, accuracies, logits_NK, reference_NK)
-    return Validated(cells=judged, reference_NK=reference_NK)
+    logits_NK = {planned.cell.name: said.logits_NK for planned, said in answered if said}
+    return Validated(cells=judged, logits_NK=logits_NK, reference_NK=reference_NK)
+
+
+def keep_flips_of(context: Context, held_out: HeldOut, validated: Validated) -> None:
+    """Keeps the images that artifacts answer differently from the reference. Raises StoreError where the disk says no."""
+    if validated.reference_NK is None:
+        return
+    accuracies = {planned.cell.name: planned.cell.accuracy for planned in validated.cells if planned.cell.accuracy}
+    keep_flips(context.folder, held_out.images_NCHW, held_out.labels_N, accuracies, validated.logits_NK, validated.reference_NK)
 
 
 def _images_file(context: Context, held_out: HeldOut) -> Path:

@@ -6,6 +6,7 @@ import csv
 import io
 
 from deploycnn.record import Cell, Latency, Record
+from deploycnn.report.machines import parts
 from deploycnn.types import Interval
 
 COLUMNS = (
@@ -21,7 +22,7 @@ def latency_csv(record: Record) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for cell in record.cells:
+    for cell in (cell for part in parts(record) for cell in part.cells):
         for latency in cell.latencies:
             writer.writerow(_cell_fields(record, cell) | _latency_fields(latency))
         if not cell.latencies:
