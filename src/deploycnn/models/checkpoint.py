@@ -1,6 +1,7 @@
 """Trained weights with everything that is needed to rebuild and feed the network, in one safetensors file.
 
-The facts are JSON in the file's metadata under `deploycnn`, beside a digest of the tensors. Such a file holds no code.
+The file's metadata has one entry, `deploycnn`: JSON with the facts and a digest of the tensors (one, because safetensors
+writes several in any order, and the same checkpoint shall be the same bytes). Such a file holds no code.
 Yet it names what rebuilds the network, and naming a class of one's own means importing and calling it: a file from
 elsewhere must not be able to choose that. So a checkpoint of a class of one's own loads only where the caller names it.
 """
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-_FACTS, _DIGEST = "deploycnn", "deploycnn_sha256"
+_ENTRY = "deploycnn"
 
 
 class NetworkFacts(Value):
@@ -108,14 +109,14 @@ def save_checkpoint(path: Path, module: nn.Module, facts: CheckpointFacts) -> No
                 remedy="keep only parameters and buffers in the module's state",
             )
         state[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    metadata = {_FACTS: json.dumps(facts.model_dump(mode="json"), sort_keys=True), _DIGEST: _sha256(state)}
-    write_atomic(path, safetensors.torch.save(state, metadata))
+    entry = {"facts": facts.model_dump(mode="json"), "weights_sha256": _sha256(state)}
+    write_atomic(path, safetensors.torch.save(state, {_ENTRY: json.dumps(entry, sort_keys=True)}))
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether the file is one of ours, whole enough to say so."""
     try:
-        return _FACTS in read_safetensors(path)[1]
+        return _ENTRY in read_safetensors(path)[1]
     except ModelError:
         return False
 
@@ -131,8 +132,8 @@ def load_checkpoint(path: Path, *, own_name: str | None = None, trust_pickle: bo
         ModelError: missing, damaged, not one of ours, of a later format; or it names a class that the caller does not.
     """
     state, metadata = read_safetensors(path)
-    facts = _facts(path, metadata)
-    if metadata.get(_DIGEST) != _sha256(state):
+    facts, sha256 = _entry(path, metadata)
+    if sha256 != _sha256(state):
         raise ModelError(
             f"{path} is damaged", found="its weights do not match the digest inside", remedy="train again, or get the file again"
         )
@@ -154,20 +155,22 @@ def load_checkpoint(path: Path, *, own_name: str | None = None, trust_pickle: bo
     return module.eval(), facts
 
 
-def _facts(path: Path, metadata: Mapping[str, str]) -> CheckpointFacts:
-    if _FACTS not in metadata:
+def _entry(path: Path, metadata: Mapping[str, str]) -> tuple[CheckpointFacts, str]:
+    """(facts, digest of the weights) as the file has them."""
+    if _ENTRY not in metadata:
         raise ModelError(
             f"{path} is not a checkpoint of deploycnn",
             found=f"a safetensors file of {units.size(path.stat().st_size)} without our facts",
             remedy="give it as model.weights together with model.name; classes and preprocessing then come from the data set",
         )
     try:
-        document = json.loads(metadata[_FACTS])
-        if isinstance(document, dict) and document.get("format", 0) > FORMAT:
-            found = f"format {document['format']}; this version reads up to {FORMAT}"
+        entry = json.loads(metadata[_ENTRY])
+        written = entry["facts"]["format"]
+        if written > FORMAT:
+            found = f"format {written}; this version reads up to {FORMAT}"
             raise ModelError(f"{path} was written by a later deploycnn", found=found, remedy="update deploycnn")
-        return CheckpointFacts.model_validate(document)
-    except (ValidationError, ValueError, TypeError) as error:
+        return CheckpointFacts.model_validate(entry["facts"]), entry["weights_sha256"]
+    except (ValidationError, ValueError, TypeError, LookupError) as error:
         raise ModelError(f"{path} is damaged", found="its facts cannot be read", remedy="train again, or get the file again") from error
 
 
