@@ -94,11 +94,13 @@ class Found:
         source: where, for people.
         fingerprint: JSON values that change whenever the images may have changed; cheap to get (names, sizes, times).
         decode: reads them. Gets an empty folder for scratch files and a progress callback. Raises DataError.
+        notes: what is known without reading them; not remembered with the images.
     """
 
     source: str
     fingerprint: Mapping[str, Any]
     decode: Callable[[Path, ProgressCallback], Decoded]
+    notes: tuple[str, ...] = ()
 
 
 class DataSource(ABC):

@@ -82,7 +82,7 @@ def decode_trees(
         classes=tuple(classes),
         train=(images_NCHW[:n_train], labels_N[:n_train]),
         test=(images_NCHW[n_train:], labels_N[n_train:]),
-        notes=_notes(paths, results, trees, treatment),
+        notes=_notes(paths, results, treatment),
     )
 
 
@@ -196,7 +196,7 @@ def _check_classes(train_N: np.ndarray, test_N: np.ndarray, classes: Sequence[st
         raise DataError(f"there is no image in {trees['test'].root}", remedy="bring images to test with")
 
 
-def _notes(paths: Sequence[Path], results: Sequence[_Result], trees: Mapping[str, ImageTree], treatment: Treatment) -> tuple[str, ...]:
+def _notes(paths: Sequence[Path], results: Sequence[_Result], treatment: Treatment) -> tuple[str, ...]:
     notes = []
     bad = [str(path) for path, result in zip(paths, results, strict=True) if result.reason]
     if bad:
@@ -208,8 +208,4 @@ def _notes(paths: Sequence[Path], results: Sequence[_Result], trees: Mapping[str
         notes.append(f"images converted to {'grey' if treatment.channels == 1 else 'RGB'} (transparent parts on white): {counts}")
     if frames := sum(result.several_frames for result in results):
         notes.append(f"{frames} images have several frames: the first one is used")
-    ignored: Counter[str] = Counter()
-    for tree in trees.values():
-        ignored.update(tree.ignored)
-    notes += [f"{count} {kind} ignored" for kind, count in sorted(ignored.items())]
     return tuple(notes)

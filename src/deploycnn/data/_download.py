@@ -24,7 +24,7 @@ from deploycnn.errors import DataError
 from deploycnn.store import disk_errors, lock
 from deploycnn.types import Progress, ProgressCallback
 
-REACH_S = 8.0  # for the first answer of the host, through name servers, proxies and encryption
+REACH_S = 6.0  # for the first answer of the host, through name servers, proxies and encryption
 STALL_S = 30.0  # for the next bytes of a download
 LOCK_WAIT_S = 3600.0
 _CHUNK_BYTES = 2**18
@@ -90,9 +90,9 @@ def unreachable(site: str) -> str:
         except urllib.error.HTTPError as error:
             error.close()
             # What a proxy says when it does not reach the site or does not know us.
-            reason[0] = f"{_host(site)}: {error}" if error.code in (407, 502, 503, 504) else ""
+            reason[0] = f"{_host(site)}: {_said(error)}" if error.code in (407, 502, 503, 504) else ""
         except _NETWORK_ERRORS as error:
-            reason[0] = f"{_host(site)} cannot be reached: {getattr(error, 'reason', None) or error}"
+            reason[0] = f"{_host(site)} cannot be reached: {_said(error)}"
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -102,8 +102,16 @@ def unreachable(site: str) -> str:
 
 def _open(url: str, method: str, timeout_s: float) -> http.client.HTTPResponse:
     request = urllib.request.Request(url, headers={"User-Agent": "deploycnn"}, method=method)
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)
+    # Not urlopen: it keeps the proxies of its first call.
+    response: http.client.HTTPResponse = urllib.request.build_opener().open(request, timeout=timeout_s)
     return response
+
+
+def _said(error: Exception) -> str:
+    """An error without the wrapping that urllib puts around it."""
+    if isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError):
+        return str(error.reason)
+    return str(error)
 
 
 def _fetch(dataset: str, resource: Resource, target: Path, progress: ProgressCallback) -> None:
@@ -112,7 +120,7 @@ def _fetch(dataset: str, resource: Resource, target: Path, progress: ProgressCal
         try:
             response = _open(url, "GET", STALL_S)
         except _NETWORK_ERRORS as error:
-            reasons.append(f"{_host(url)}: {getattr(error, 'reason', None) or error}")
+            reasons.append(f"{_host(url)}: {_said(error)}")
             continue
         with response:
             _save(response, resource, target, progress)

@@ -1,6 +1,6 @@
 """How the images of `synthetic10` are drawn: batches at a time, on integers alone.
 
-Lengths are in 1/64 of a pixel, coverage and opacity in 1/256, angles in 1/1024 of a turn. `distance` is to the edge of
+Lengths are in 1/64 of a pixel, coverage and opacity in 1/128, angles in 1/1024 of a turn. `distance` is to the edge of
 a shape and negative inside, all arrays are (n, 32, 32) or broadcast to it.
 """
 
@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
+Shorts = npt.NDArray[np.int16]  # colours and coverage: a difference of colours times a coverage just fits, at twice the speed
 
 SIDE = 32
 PIXEL = 64
-OPAQUE = 256
+OPAQUE = 128
 TURN = 1024
 _UNIT_BITS = 12
 # A libm that is off by one unit in the last place still rounds to the same integers.
@@ -40,11 +41,11 @@ class Dice:
         """(rows, columns): in each row a permutation of the columns' indices."""
         return np.argsort(self._stream.random_raw(rows * columns).reshape(rows, columns), axis=1, kind="stable")
 
-    def noise(self, shape: tuple[int, ...]) -> Ints:
-        """int32 from -255 to 255, triangular, standard deviation 104."""
+    def noise(self, shape: tuple[int, ...]) -> Shorts:
+        """int16 from -255 to 255, triangular, standard deviation 104."""
         size = math.prod(shape)
         raw = self._stream.random_raw(-(-size // 4)).astype("<u8").view(np.uint8)
-        return raw[:size].astype(np.int32).reshape(shape) + raw[size : 2 * size].reshape(shape) - 255
+        return raw[:size].astype(np.int16).reshape(shape) + raw[size : 2 * size].reshape(shape) - 255
 
 
 def local(point_2N: Ints, angle_N: Ints) -> tuple[Ints, Ints]:
@@ -58,23 +59,26 @@ def local(point_2N: Ints, angle_N: Ints) -> tuple[Ints, Ints]:
     return u, v
 
 
-def coverage(distance: Ints) -> Ints:
-    """How much of each pixel is inside, 0 to 256: an edge is one pixel wide."""
-    return np.clip(OPAQUE // 2 - distance * (OPAQUE // PIXEL), 0, OPAQUE)
+def coverage(distance: Ints) -> Shorts:
+    """How much of each pixel is inside, 0 to 128: an edge is one pixel wide."""
+    return np.clip(OPAQUE // 2 - distance * (OPAQUE // PIXEL), 0, OPAQUE).astype(np.int16)
 
 
-def paint(canvas_N3HW: Ints, colour_N3: Ints, cover_NHW: Ints) -> None:
+def paint(canvas_N3HW: Shorts, colour_N3: Ints, cover_NHW: Shorts) -> None:
     """Lays a colour over the canvas, in place."""
-    canvas_N3HW += (colour_N3[:, :, None, None] - canvas_N3HW) * cover_NHW[:, None] >> 8
+    change_N3HW = colour_N3.astype(np.int16)[:, :, None, None] - canvas_N3HW
+    change_N3HW *= cover_NHW[:, None]
+    change_N3HW >>= 7
+    canvas_N3HW += change_N3HW
 
 
-def ground(control_N3GG: Ints) -> Ints:
-    """int32 (n, 3, 32, 32): smooth between 5x5 control values from 0 to 255."""
+def ground(control_N3GG: Ints) -> Shorts:
+    """int16 (n, 3, 32, 32): smooth between 5x5 control values from 0 to 255."""
     position = np.arange(SIDE) * (_GRID - 1) * 2 + (_GRID - 1)  # of pixel centres, in 1/64 of the spacing of control points
     weights = np.clip(2 * SIDE - np.abs(position[:, None] - 2 * SIDE * np.arange(_GRID)[None, :]), 0, None).astype(np.float32)
     # Whole numbers below 2**24: exact in float32 in whatever order they are summed.
     summed: npt.NDArray[np.float32] = weights @ control_N3GG.astype(np.float32) @ weights.T
-    return summed.astype(np.int32) >> 12
+    return (summed.astype(np.int32) >> 12).astype(np.int16)
 
 
 def absolute(values: Ints) -> Ints:
@@ -140,21 +144,20 @@ def _wave(u: Ints, period: Ints) -> Ints:
     return absolute(u % period - period // 2) - period // 4
 
 
-def _stripes(u: Ints, v: Ints, period: Ints) -> Ints:
+def _stripes(u: Ints, v: Ints, period: Ints) -> Shorts:
     return coverage(_wave(u, period))
 
 
-def _checks(u: Ints, v: Ints, period: Ints) -> Ints:
+def _checks(u: Ints, v: Ints, period: Ints) -> Shorts:
     a, b = coverage(_wave(u, period)), coverage(_wave(v, period))
-    return a + b - (a * b >> 7)
+    return a + b - (a * b >> 6)
 
 
-def _dots(u: Ints, v: Ints, period: Ints) -> Ints:
+def _dots(u: Ints, v: Ints, period: Ints) -> Shorts:
     return coverage(root(u % period - period // 2, v % period - period // 2) - period // 4)
 
 
-Drawing = Callable[[Ints, Ints, Ints], Ints]
-SHAPES: dict[str, Drawing] = {
+SHAPES: dict[str, Callable[[Ints, Ints, Ints], Ints]] = {
     "disc": _disc,
     "ring": _ring,
     "square": _square,
@@ -163,4 +166,4 @@ SHAPES: dict[str, Drawing] = {
     "star": _star,
     "crescent": _crescent,
 }
-TEXTURES: dict[str, Drawing] = {"stripes": _stripes, "checks": _checks, "dots": _dots}
+TEXTURES: dict[str, Callable[[Ints, Ints, Ints], Shorts]] = {"stripes": _stripes, "checks": _checks, "dots": _dots}

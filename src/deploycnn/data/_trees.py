@@ -93,6 +93,14 @@ class _Scan:
                 self.lines.append(_line(entry))
 
 
+def ignored_notes(*trees: ImageTree) -> tuple[str, ...]:
+    """What was passed over in these trees, for people."""
+    ignored: Counter[str] = Counter()
+    for tree in trees:
+        ignored.update(tree.ignored)
+    return tuple(f"{count} {kind} ignored" for kind, count in sorted(ignored.items()))
+
+
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:

@@ -20,7 +20,7 @@ from deploycnn.data._download import Resource, fetch_resources
 from deploycnn.data._files import corrupt, fingerprint, unreadable
 from deploycnn.data._pickles import load_plain_pickle
 from deploycnn.data._tars import tar_members
-from deploycnn.data._trees import ImageTree, scan_tree
+from deploycnn.data._trees import ImageTree, ignored_notes, scan_tree
 from deploycnn.errors import DataError
 from deploycnn.recipe import DataOptions
 from deploycnn.types import Progress, ProgressCallback
@@ -30,6 +30,8 @@ BATCH = 10_000
 ROW_BYTES = 3 * 32 * 32
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_BATCH = "test_batch"
+FOLDER_COUNTS = {"train": 5000, "test": 1000}  # images of each class
+SITE = "https://www.cs.toronto.edu/"  # tried before torchvision is asked for the address
 _REMEDY = "bring or download the official archive again; without this copy it is downloaded when there is a network"
 
 Members = Callable[[Sequence[str]], Iterator[tuple[str, bytes]]]
@@ -99,7 +101,7 @@ class Cifar10(DataSource):
         return _in_image_folders(options.root)
 
     def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        fetch_resources(self.name, "https://www.cs.toronto.edu/", _resources, options.root, "", progress)
+        fetch_resources(self.name, SITE, _resources, options.root, "", progress)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return True
@@ -164,7 +166,7 @@ def _batch_decoder(place: Path, layout: Layout, members: Members) -> Callable[[P
             train=(images_NCHW[:n_train], labels_N[:n_train]),
             test=(images_NCHW[n_train:], labels_N[n_train:]),
             official=not differing,
-            notes=(_not_official(f"other digests for {', '.join(sorted(differing))}"),) if differing else (),
+            notes=(_not_official(f"{len(differing)} of {len(order)} batches have other digests"),) if differing else (),
         )
 
     return decode
@@ -218,7 +220,7 @@ def _in_image_folders(root: Path) -> Found | None:
     if not any((root / "train" / name).is_dir() for name in CLASSES):
         return None
     trees = {"train": scan_tree(root / "train"), "test": scan_tree(root / "test")}
-    for part, expected in (("train", 5000), ("test", 1000)):
+    for part, expected in FOLDER_COUNTS.items():
         _check_tree(root / part, trees[part], expected)
 
     def decode(scratch: Path, progress: ProgressCallback) -> Decoded:
@@ -232,7 +234,8 @@ def _in_image_folders(root: Path) -> Found | None:
         return Decoded(classes=CLASSES, train=decoded.train, test=decoded.test, official=False, notes=notes)
 
     prints = {part: tree.fingerprint for part, tree in trees.items()}
-    return Found(source=f"{root}/train, {root}/test", fingerprint={"trees": prints}, decode=decode)
+    notes = ignored_notes(*trees.values())
+    return Found(source=f"{root}/train, {root}/test", fingerprint={"trees": prints}, decode=decode, notes=notes)
 
 
 def _check_tree(folder: Path, tree: ImageTree, expected: int) -> None:

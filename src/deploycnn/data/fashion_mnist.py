@@ -12,6 +12,7 @@ from deploycnn.data._idx import find_idx
 from deploycnn.recipe import DataOptions
 from deploycnn.types import ProgressCallback
 
+SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # tried before torchvision is asked for addresses
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where the package dataset-fashion-mnist installs
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
@@ -27,8 +28,7 @@ class FashionMnist(DataSource):
         return find_idx(self.name, (options.root / "FashionMNIST" / "raw", options.root, DEBIAN), CLASSES)
 
     def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        site = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-        fetch_resources(self.name, site, _resources, options.root, "FashionMNIST/raw", progress)
+        fetch_resources(self.name, SITE, _resources, options.root, "FashionMNIST/raw", progress)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return True

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from deploycnn.data._contract import DataMissing, DataSource, Decoded, Found
-from deploycnn.data._trees import ImageTree, scan_tree
+from deploycnn.data._trees import ImageTree, ignored_notes, scan_tree
 from deploycnn.errors import DataError
 from deploycnn.recipe import DataOptions
 from deploycnn.types import ProgressCallback
@@ -40,11 +40,11 @@ class Folder(DataSource):
         def decode(scratch: Path, progress: ProgressCallback) -> Decoded:
             from deploycnn.data._decode import Treatment, decode_trees  # loads Pillow
 
-            decoded = decode_trees({"train": train, "test": test}, classes, Treatment.model_validate(treatment), scratch, progress)
-            return Decoded(classes=classes, train=decoded.train, test=decoded.test, notes=(*decoded.notes, *notes))
+            return decode_trees({"train": train, "test": test}, classes, Treatment.model_validate(treatment), scratch, progress)
 
-        fingerprint = {"train": train.fingerprint, "test": test.fingerprint, "treatment": treatment, "notes": notes}
-        return Found(source=f"{train.root}, {test.root}", fingerprint=fingerprint, decode=decode)
+        fingerprint = {"train": train.fingerprint, "test": test.fingerprint, "treatment": treatment}
+        notes += ignored_notes(train, test)
+        return Found(source=f"{train.root}, {test.root}", fingerprint=fingerprint, decode=decode, notes=tuple(notes))
 
     def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
         raise DataMissing(f"there are no images at {options.root}", found="no folder train in it", remedy=_LAYOUT)

@@ -14,6 +14,7 @@ from deploycnn.data._idx import find_idx
 from deploycnn.recipe import DataOptions
 from deploycnn.types import ProgressCallback
 
+SITE = "https://ossci-datasets.s3.amazonaws.com/"  # tried before torchvision is asked for addresses
 CLASSES = tuple(str(digit) for digit in range(10))
 
 
@@ -28,7 +29,7 @@ class Mnist(DataSource):
         return find_idx(self.name, (options.root / "MNIST" / "raw", options.root), CLASSES)
 
     def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        fetch_resources(self.name, "https://ossci-datasets.s3.amazonaws.com/", _resources, options.root, "MNIST/raw", progress)
+        fetch_resources(self.name, SITE, _resources, options.root, "MNIST/raw", progress)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return False

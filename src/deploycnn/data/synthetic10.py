@@ -17,15 +17,15 @@ from typing import ClassVar
 import numpy as np
 
 from deploycnn.data._contract import DataSource, Decoded, Found
-from deploycnn.data._drawing import OPAQUE, PIXEL, SHAPES, SIDE, TEXTURES, TURN, Dice, Ints, bar, coverage, ground, local, paint
+from deploycnn.data._drawing import OPAQUE, PIXEL, SHAPES, SIDE, TEXTURES, TURN, Dice, Shorts, bar, coverage, ground, local, paint
 from deploycnn.recipe import DataOptions
 from deploycnn.types import Progress, ProgressCallback
 
 CLASSES = (*SHAPES, *TEXTURES)
-DEFAULT_COUNTS = {"train": 12_000, "test": 2_000}
+DEFAULT_COUNTS = {"train": 20_000, "test": 5_000}
 LARGEST_COUNTS = {"train": 50_000, "test": 10_000}
 FRAGMENTS = 3
-_CHUNK = 250  # images made together: their arrays fit a core's cache. A multiple of the number of classes
+_CHUNK = 100  # images made together: their arrays fit a core's cache. A multiple of the number of classes
 _MIDDLE = SIDE * PIXEL // 2
 _ACROSS = np.full((1, 1, 1), 2 * SIDE * PIXEL, np.int32)  # half length of a bar that crosses the whole image
 
@@ -89,25 +89,25 @@ def _draw(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
         _paint_fragment(canvas_N3HW, dice)
     _paint_object(canvas_N3HW, labels_N, dice)
     _paint_cover(canvas_N3HW, dice)
-    amplitude_N = dice.integers(8, 48, (_CHUNK, 1, 1, 1))
+    amplitude_N = dice.integers(8, 44, (_CHUNK, 1, 1, 1)).astype(np.int16)
     canvas_N3HW += dice.noise(canvas_N3HW.shape) * amplitude_N >> 8
     return np.clip(canvas_N3HW, 0, 255).astype(np.uint8), labels_N
 
 
-def _paint_fragment(canvas_N3HW: Ints, dice: Dice) -> None:
+def _paint_fragment(canvas_N3HW: Shorts, dice: Dice) -> None:
     """A short bar of any colour anywhere."""
     u, v = local(dice.integers(0, SIDE * PIXEL, (2, _CHUNK)), dice.integers(0, TURN, (_CHUNK,)))
     length, width = dice.integers(PIXEL, 6 * PIXEL, (_CHUNK, 1, 1)), dice.integers(PIXEL // 2, 2 * PIXEL, (_CHUNK, 1, 1))
     paint(canvas_N3HW, dice.integers(0, 256, (_CHUNK, 3)), coverage(bar(u, v, length, width)))
 
 
-def _paint_object(canvas_N3HW: Ints, labels_N: np.ndarray, dice: Dice) -> None:
-    radius_N = dice.integers(13 * PIXEL // 2, 14 * PIXEL, (_CHUNK,))
+def _paint_object(canvas_N3HW: Shorts, labels_N: np.ndarray, dice: Dice) -> None:
+    radius_N = dice.integers(7 * PIXEL, 14 * PIXEL, (_CHUNK,))
     play_N = np.minimum(_MIDDLE - radius_N * 3 // 4, 5 * PIXEL)
-    u, v = local(_MIDDLE + dice.integers(-play_N, play_N, (2, _CHUNK)), dice.integers(-TURN // 14, TURN // 14, (_CHUNK,)))
-    period_N = dice.integers(7 * PIXEL // 2, 8 * PIXEL, (_CHUNK,))
+    u, v = local(_MIDDLE + dice.integers(-play_N, play_N, (2, _CHUNK)), dice.integers(-TURN // 16, TURN // 16, (_CHUNK,)))
+    period_N = dice.integers(4 * PIXEL, 7 * PIXEL, (_CHUNK,))
     round_N = dice.integers(0, 2, (_CHUNK,)) == 0
-    outline, texture = np.empty_like(u), np.zeros_like(u)
+    outline, texture = np.empty(u.shape, np.int16), np.zeros(u.shape, np.int16)
     for label, name in enumerate(CLASSES):
         members = np.flatnonzero(labels_N == label)
         at = (u[members], v[members])
@@ -115,15 +115,16 @@ def _paint_object(canvas_N3HW: Ints, labels_N: np.ndarray, dice: Dice) -> None:
             outline[members] = coverage(SHAPES[name](*at, radius_N[members, None, None]))
             continue
         texture[members] = TEXTURES[name](*at, period_N[members, None, None])
+        patch_N = np.maximum(radius_N, 2 * period_N)  # room for two periods on either side of the middle
         for patch, these in (("disc", members[round_N[members]]), ("square", members[~round_N[members]])):
-            outline[these] = coverage(SHAPES[patch](u[these], v[these], radius_N[these, None, None]))
+            outline[these] = coverage(SHAPES[patch](u[these], v[these], patch_N[these, None, None]))
     colour_N3 = dice.integers(136, 248, (_CHUNK, 3))
-    opacity_N = dice.integers(96, OPAQUE, (_CHUNK, 1, 1))
-    paint(canvas_N3HW, colour_N3, outline * opacity_N >> 8)
-    paint(canvas_N3HW, dice.integers(24, 120, (_CHUNK, 3)), (outline * texture >> 8) * opacity_N >> 8)
+    opacity_N = dice.integers(OPAQUE * 7 // 16, OPAQUE, (_CHUNK, 1, 1)).astype(np.int16)
+    paint(canvas_N3HW, colour_N3, outline * opacity_N >> 7)
+    paint(canvas_N3HW, dice.integers(24, 120, (_CHUNK, 3)), (outline * texture >> 7) * opacity_N >> 7)
 
 
-def _paint_cover(canvas_N3HW: Ints, dice: Dice) -> None:
+def _paint_cover(canvas_N3HW: Shorts, dice: Dice) -> None:
     """A long bar over a third of the images."""
     u, v = local(dice.integers(_MIDDLE // 2, _MIDDLE * 3 // 2, (2, _CHUNK)), dice.integers(0, TURN, (_CHUNK,)))
     width = dice.integers(PIXEL, 4 * PIXEL, (_CHUNK, 1, 1))
