@@ -26,6 +26,11 @@ def checkpoints() -> dict[str, Path]:
     return _found("_checkpoints", "models", ".safetensors")
 
 
+def tuning_records() -> dict[str, Path]:
+    """Tuned TVM schedules that ship, by file name without its last suffix (`avx512.jsonl`)."""
+    return _found("_checkpoints/tvm", "models/tvm", ".gz")
+
+
 def recipe_path(name_or_path: str | Path) -> Path:
     """The file of a recipe given by path, or by the name of one that ships (`quickstart`, `quickstart.yaml`).
 

@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from deploycnn.backends._contract import Backend, Options, Session
-from deploycnn.backends.tvm import _artifact, _graph, _library
+from deploycnn.backends.tvm import _artifact, _compiling, _library
+from deploycnn.backends.tvm._library import Cpu
+from deploycnn.backends.tvm._tuning import Budget
 from deploycnn.environment import package_version
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, Progress, ProgressCallback, Readiness, Target
 
@@ -24,7 +26,7 @@ class TVMOptions(Options):
 
     tune: bool = True
     trials: int = Field(1000, ge=1)  # measured candidates per batch size, at most; earlier runs' count
-    minutes: float = Field(5.0, gt=0)  # of tuning for all batch sizes of an artifact, at most; earlier runs' count
+    minutes: float = Field(5.0, gt=0)  # of tuning per batch size, at most; earlier runs' count
     seed: int = 0
     mcpu: str | None = None  # LLVM's name of the CPU; None: this machine's
     dynamic: bool = False  # one library for every batch size: symbolic shapes cannot be tuned
@@ -59,17 +61,15 @@ class TVMBackend(Backend):
         cpu = _library.named_cpu(self.options.mcpu) if self.options.mcpu else _library.host_cpu()
         target = _library.target_of(cpu, request.threads)
         simulated = request.variant.precision.startswith("int8")
-        batches: tuple[int | None, ...] = (None,) if self.options.dynamic else request.batches
-        libraries: dict[str, str] = {}
-        evidence: Evidence | None = None
-        for done, batch in enumerate(batches):
-            progress(Progress(done=done, total=len(batches), unit="libraries", note=f"batch {batch or 'any'}"))
-            module = _graph.lowered(_graph.import_graph(request.variant, batch), target)
-            evidence = _graph.evidence_of(module, str(target), simulated)
-            name = f"model_b{batch or 'any'}.so"
-            _artifact.write_library(_built(module, target), request.folder / name)
-            libraries[str(batch or "any")] = name
-        assert evidence is not None, "a request has batch sizes"
+        sizes = request.batches if request.variant.fixed_batch is None else (request.variant.fixed_batch,)
+        dynamic = self.options.dynamic and request.variant.fixed_batch is None
+        tune = self.options.tune and not simulated and not dynamic
+        details: dict[str, Any] = {"mcpu": cpu.mcpu, "tuned": tune}
+        if tune:
+            evidence = self._tuned(request, cpu, target, sizes, details, progress)
+        else:
+            evidence = self._plain(request, target, (None,) if dynamic else sizes, progress)
+        libraries = {str(size): _file_of(size) for size in sizes} if not dynamic else {"any": _file_of(None)}
         manifest = _artifact.Manifest(
             tvm=package_version("apache-tvm") or "",
             device="cpu",
@@ -83,25 +83,38 @@ class TVMBackend(Backend):
         return Compiled(
             files=(_artifact.MANIFEST, *libraries.values()),
             evidence=evidence,
-            batches=None if self.options.dynamic else request.batches,
-            notes=_notes(self.options, simulated),
-            details={"mcpu": cpu.mcpu},
+            batches=None if dynamic else sizes,
+            notes=_notes(tune, simulated, dynamic),
+            details=details,
         )
+
+    def _plain(self, request: CompileRequest, target: Any, sizes: tuple[int | None, ...], progress: ProgressCallback) -> Evidence:
+        for done, size in enumerate(sizes):
+            progress(Progress(done=done, total=len(sizes), unit="libraries", note=f"batch {size or 'any'}"))
+            evidence = _compiling.plain_library(request, size, target, request.folder / _file_of(size))
+        return evidence
+
+    def _tuned(
+        self, request: CompileRequest, cpu: Cpu, target: Any, sizes: tuple[int, ...], details: dict[str, Any], progress: ProgressCallback
+    ) -> Evidence:
+        budget = Budget(trials=self.options.trials, seconds=60 * self.options.minutes)
+        with _compiling.workshop(request, cpu, target, self.options.seed) as shop:
+            for size in sizes:
+                path = request.folder / _file_of(size)
+                evidence, details[f"batch {size}"] = _compiling.tuned_library(request, size, shop, budget, path, progress)
+        return evidence
 
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
         return _artifact.TVMSession(artifact, folder, threads)
 
 
-def _built(module: Any, target: Any) -> Any:
-    tvm = _library.library()
-    with _graph.translated("TVM cannot build this graph", "use another backend for this model"):
-        return tvm.compile(module, target=target)
+def _file_of(batch: int | None) -> str:
+    return f"model_b{batch or 'any'}.so"
 
 
-def _notes(options: TVMOptions, simulated: bool) -> tuple[str, ...]:
-    notes = []
+def _notes(tuned: bool, simulated: bool, dynamic: bool) -> tuple[str, ...]:
     if simulated:
-        notes.append("simulated int8: TVM computes it in floating point, so it is never faster than fp32")
-    if options.dynamic:
-        notes.append("dynamic batch: symbolic shapes cannot be tuned")
-    return tuple(notes)
+        return ("simulated int8: TVM computes it in floating point, so it is never faster than fp32; not tuned",)
+    if dynamic:
+        return ("dynamic batch: symbolic shapes cannot be tuned",)
+    return () if tuned else ("not tuned: TVM's default code, several times slower than what tuning finds",)

@@ -68,22 +68,37 @@ def import_graph(variant: Variant, batch: int | None) -> Any:
         ) from error
 
 
-def lowered(module: Any, target: Any) -> Any:
+def lowered(module: Any, target: Any, layout: str = "NCHW") -> Any:
     """The module as PrimFuncs, fused, before any schedule: what tuning tasks are extracted from.
 
     These are the passes of TVM's own static-shape tuning pipeline. AttachAttrLayoutFreeBuffers lets weights be laid
     out anew for a schedule; without it no schedule found with it matches, silently.
+
+    Args:
+        layout: how convolutions and what lies between them see images. NCHW: as imported. NHWC: channels innermost
+            wherever a convolution's output channels fill vectors.
     """
     tvm = library()
     passes = tvm.relax.transform
+    change = [passes.ConvertLayout({}, _channels_innermost), passes.FoldConstant()] if layout == "NHWC" else []
     sequence = [
         passes.DecomposeOpsForInference(),
+        *change,
         passes.CanonicalizeBindings(),
         tvm.relax.get_pipeline("zero"),
         passes.AttachAttrLayoutFreeBuffers(),
     ]
     with target, tvm.transform.PassContext(opt_level=3), translated("TVM cannot lower this graph", "use another backend for this model"):
         return tvm.ir.transform.Sequential(sequence)(module)
+
+
+def _channels_innermost(call: Any) -> dict[str, list[str]]:
+    """The layout that a convolution is to have in the NHWC form of a network."""
+    name = "relax.nn.conv2d"
+    if call.op != library().ir.Op.get(name):
+        return {}
+    output_channels = int(call.args[1].ty.shape[0])
+    return {name: ["NHWC", "HWIO"] if output_channels % 8 == 0 else ["NCHW", "OIHW"]}
 
 
 def evidence_of(module: Any, target: str, simulated: bool) -> Evidence:
