@@ -100,7 +100,8 @@ class Cell(Value):
     ran: Evidence | None = None  # what that verdict stands on: the session's word, or for a deferred cell the compiler's
     accuracy: Accuracy | None = None
     loading: Loading | None = None
-    latencies: tuple[Latency, ...] = ()
+    latencies: tuple[Latency, ...] = ()  # host to host
+    device_latencies: tuple[Latency, ...] = ()  # device boundary, where the backend tells it; a sample is the mean run of a block
     machine: str | None = None  # key into the record's environments: where it was validated and measured
     reused: tuple[str, ...] = ()  # stages whose results came from the cache
     notes: tuple[str, ...] = ()
@@ -112,7 +113,8 @@ class Cell(Value):
 
     def latency(self, batch: int, boundary: Boundary = "host-to-host") -> Latency | None:
         """The single-stream latency at that batch size, None where it was not measured."""
-        found = (x for x in self.latencies if x.batch == batch and x.boundary == boundary and x.streams == 1)
+        known = (*self.latencies, *self.device_latencies)
+        found = (x for x in known if x.batch == batch and x.boundary == boundary and x.streams == 1)
         return next(found, None)
 
 

@@ -3,7 +3,7 @@
 Every figure about latency in a record can be recomputed from this file. It is a plain numpy archive: for a row named
 `onnxruntime/int8/cpu@b32`, `np.load("samples.npz")["onnxruntime/int8/cpu@b32.time_ns"]` holds one int64 per run, and
 `.runs_B`, `.round_B`, `.process_B`, `.start_s_B` say for each block how many runs it had, in which round and process it
-ran, and when it began (seconds since measuring began).
+ran, and when it began (seconds since measuring began). Rows of `CELL#device` hold device times: one sample a block, its mean run.
 """
 
 from __future__ import annotations

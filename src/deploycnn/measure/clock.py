@@ -12,7 +12,7 @@ import gc
 import math
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,23 @@ class Runnable(Protocol):
     def run(self) -> None: ...
 
     def synchronise(self) -> None: ...
+
+
+@runtime_checkable
+class DeviceTimed(Protocol):
+    """What a session offers, beside `run`, whose device tells how long it was busy: copies and launching left out."""
+
+    def mark_device(self) -> None:
+        """Begins: what `run_on_device` does from here counts."""
+        ...
+
+    def run_on_device(self) -> None:
+        """One inference over the pixels that the last `run` left on the device. May return before it is finished."""
+        ...
+
+    def device_elapsed_s(self) -> float:
+        """Seconds on the device since `mark_device`; waits for the work."""
+        ...
 
 
 class WarmUp(Value):
@@ -91,6 +108,21 @@ def timed_for(session: Runnable, min_s: float, expected_run_s: float) -> np.ndar
         n_so_far = sum(chunk.size for chunk in chunks)
         chunks.append(timed_block(session, max(1, math.ceil((min_s - total_s) / (total_s / n_so_far)))))
     return np.concatenate(chunks)
+
+
+def timed_on_device(session: DeviceTimed, n_runs: int) -> np.ndarray:
+    """Device time of one run, as the mean over `n_runs` back to back.
+
+    Not each run by itself: on an idle device the first kernel waits for its launch, which is what this time leaves out. So there
+    is one sample a block, and no percentile of single runs can be had from it.
+
+    Returns:
+        int64, shape (1,): nanoseconds.
+    """
+    session.mark_device()
+    for _ in range(n_runs):
+        session.run_on_device()
+    return np.array([round(session.device_elapsed_s() / n_runs * 1e9)], dtype=np.int64)
 
 
 def warm_up(session: Runnable, *, window_s: float = 0.03, limit_s: float = 3.0, tolerance: float = 0.02) -> WarmUp:

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from deploycnn.types import Progress, ProgressCallback
 T = TypeVar("T")
 
 TWIN = "#again"  # ends the key of the reference's second copy
+DEVICE = "#device"  # ends the key of an artifact's rows whose boundary is the device
 CONTROL = "control"  # key of the work that is the same in every run, see control.py
 CHECK_EVERY = 4  # fewest rounds between looks at the intervals
 CHECK_GROWTH = 1.2  # each look comes after so many times the rounds of the last: looking costs more, the more was measured
@@ -74,6 +75,15 @@ class Contender(Protocol):
         ...
 
 
+@runtime_checkable
+class OnDevice(Protocol):
+    """A contender that may also tell device time."""
+
+    def device_block(self) -> NDArray[np.int64] | None:
+        """Nanoseconds of one run on the device, of the batch that `block` ran, shape (1,); None: it does not tell."""
+        ...
+
+
 def twin_of(reference: str) -> str:
     """Key of the second copy of the reference, whose ratio to the first is the noise floor (A/A)."""
     return reference + TWIN
@@ -81,7 +91,8 @@ def twin_of(reference: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was measured. Samples by `sample_name(key, batch)`, the twin's and the control's among them."""
+    """What was measured. Samples by `sample_name(key, batch)`: the twin's and the control's among them, and under `key + DEVICE`
+    device times, one sample a block."""
 
     samples: Mapping[str, Samples]
     unsteady: frozenset[str]  # names of rows that were not steady after warming up, in some generation
@@ -103,6 +114,12 @@ class _Lane:
     starts_s: list[float] = field(default_factory=list)
     narrow: bool = False
     steady: bool = True
+
+    def add(self, block: NDArray[np.int64], number: int, process: int, start_s: float) -> None:
+        self.blocks.append(np.asarray(block, dtype=np.int64))
+        self.rounds.append(number)
+        self.processes.append(process)
+        self.starts_s.append(start_s)
 
     def samples(self) -> Samples:
         return Samples(
@@ -159,6 +176,7 @@ class _Schedule:
         self._dropped: dict[str, DeployError] = {}
         self._rounds = dict.fromkeys(options.batches, 0)
         self._lanes = {(c.key, batch): _Lane(c, batch) for c in contenders for batch in options.batches if batch in c.batches}
+        self._device_lanes: dict[tuple[str, int], _Lane] = {}
         self._begun_s = clock_s()
         self._blocks_done = 0
 
@@ -169,7 +187,8 @@ class _Schedule:
             overhead_s = self._generation(process, overhead_s)
             took_s = self._clock_s() - begun_s
             process += 1
-        lanes = {sample_name(key, batch): lane for (key, batch), lane in self._lanes.items() if lane.blocks}
+        every = {**self._lanes, **self._device_lanes}
+        lanes = {sample_name(key, batch): lane for (key, batch), lane in every.items() if lane.blocks}
         return Measurement(
             samples={name: lane.samples() for name, lane in lanes.items()},
             unsteady=frozenset(name for name, lane in lanes.items() if not lane.steady),
@@ -251,14 +270,22 @@ class _Schedule:
             block = self._guarded(lane.contender, lane.contender.block)
             if block is None:
                 continue
-            lane.blocks.append(np.asarray(block, dtype=np.int64))
-            lane.rounds.append(number)
-            lane.processes.append(process)
-            lane.starts_s.append(start_s)
+            lane.add(block, number, process, start_s)
             self._blocks_done += 1
+            self._device_block(lane, number, process)
         self._rounds[batch] += 1
         self._between_rounds()
         self._report(batch, process, number)
+
+    def _device_block(self, lane: _Lane, number: int, process: int) -> None:
+        """Device time right after the block, of the same batch. It takes no part in deciding when to stop."""
+        contender = lane.contender
+        if isinstance(contender, OnDevice):
+            start_s = self._clock_s() - self._begun_s
+            block = self._guarded(contender, contender.device_block)
+            if block is not None:
+                on_device = self._device_lanes.setdefault((contender.key + DEVICE, lane.batch), _Lane(contender, lane.batch))
+                on_device.add(block, number, process, start_s)
 
     def _always(self, key: str) -> bool:
         return key in (self._reference, CONTROL)

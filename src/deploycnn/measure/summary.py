@@ -9,7 +9,7 @@ import numpy as np
 from deploycnn import stats
 from deploycnn.measure.doubts import noisy_doubt, row_doubts
 from deploycnn.measure.estimates import Pairing, Row, ratio_intervals
-from deploycnn.measure.schedule import CONTROL, twin_of
+from deploycnn.measure.schedule import CONTROL, DEVICE, twin_of
 from deploycnn.recipe import MeasureOptions
 from deploycnn.record import Latency
 from deploycnn.samples import Samples, sample_name, split_name
@@ -20,6 +20,7 @@ class Summary(Value):
     """Figures of a measurement: the twin and the control are not among the latencies."""
 
     latencies: Mapping[str, tuple[Latency, ...]]  # by cell name, ascending batch sizes
+    device_latencies: Mapping[str, tuple[Latency, ...]] = {}  # likewise, with the boundary "device"
     noise_floor: Mapping[str, Interval]  # by batch size: the reference's second copy over its first
 
 
@@ -39,24 +40,47 @@ def summarise(
         unsteady: names of rows that were still getting faster after warming up.
     """
     latencies: dict[str, list[Latency]] = {}
+    on_device: dict[str, list[Latency]] = {}
     floors: dict[str, Interval] = {}
     twin = twin_of(reference) if reference else None
     for batch in sorted({split_name(name)[1] for name in samples}):
         rows = {cell: Row(samples[name]) for name in samples for cell, b in [split_name(name)] if b == batch}
-        ratios = ratio_intervals(rows, reference or "", options.confidence)
+        host = {cell: row for cell, row in rows.items() if not cell.endswith(DEVICE)}
+        ratios = ratio_intervals(host, reference or "", options.confidence)
         if twin in ratios:
             floors[str(batch)] = ratios[twin]
-        spreads = dict(zip(rows, stats.restart_spreads([row.restarts for row in rows.values()]), strict=True))
-        for cell, row in rows.items():
+        spreads = dict(zip(host, stats.restart_spreads([row.restarts for row in host.values()]), strict=True))
+        for cell, row in host.items():
             if cell in (twin, CONTROL):
                 continue
             name = sample_name(cell, batch)
-            pairing = Pairing(row, rows[reference]) if reference in rows and cell != reference else None
+            pairing = Pairing(row, host[reference]) if reference in host and cell != reference else None
             latency = _latency(name, row, spreads[cell], options, ratios.get(cell))
             noisy = (noisy_doubt(latency.p50_s, latency.ratio, options),) if latency.noisy else ()
             doubts = (*noisy, *row_doubts(row, pairing, options, steady=name not in unsteady))
             latencies.setdefault(cell, []).append(latency.model_copy(update={"doubts": doubts}))
-    return Summary(latencies={cell: tuple(found) for cell, found in latencies.items()}, noise_floor=floors)
+        device = {cell.removesuffix(DEVICE): row for cell, row in rows.items() if cell.endswith(DEVICE)}
+        for cell, latency in _on_device(device, batch, options, reference).items():
+            if cell != twin:
+                on_device.setdefault(cell, []).append(latency)
+    return Summary(
+        latencies={cell: tuple(found) for cell, found in latencies.items()},
+        device_latencies={cell: tuple(found) for cell, found in on_device.items()},
+        noise_floor=floors,
+    )
+
+
+def _on_device(rows: Mapping[str, Row], batch: int, options: MeasureOptions, reference: str | None) -> dict[str, Latency]:
+    """Device times, held against the reference's device time where it tells one. A sample is a block's mean: no percentiles of runs."""
+    ratios = ratio_intervals(rows, reference or "", options.confidence)
+    spreads = dict(zip(rows, stats.restart_spreads([row.restarts for row in rows.values()]), strict=True))
+    found = {}
+    for cell, row in rows.items():
+        latency = _latency(sample_name(cell + DEVICE, batch), row, spreads[cell], options, ratios.get(cell))
+        noisy = (noisy_doubt(latency.p50_s, latency.ratio, options),) if latency.noisy else ()
+        tails = dict.fromkeys(("p90_s", "p95_s", "p99_s", "p999_s"))
+        found[cell] = latency.model_copy(update={"boundary": "device", "doubts": noisy, **tails})
+    return found
 
 
 def _latency(name: str, row: Row, spread: stats.Spread, options: MeasureOptions, ratio: Interval | None) -> Latency:

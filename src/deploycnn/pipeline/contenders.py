@@ -54,6 +54,12 @@ class WorkerContender:
         recipe = self._context.recipe
         return self._alive.block(recipe.measure.block_s, timeout_s=recipe.limits.run_s)
 
+    def device_block(self) -> NDArray[np.int64] | None:
+        recipe = self._context.recipe
+        if self._cell.target.device == "cpu":
+            return None
+        return self._alive.device_block(recipe.measure.block_s, timeout_s=recipe.limits.run_s)
+
     def stop(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploycnn import units
+from deploycnn.environment import GpuFacts
 from deploycnn.errors import DeployError
 from deploycnn.measure.control import ControlContender
 from deploycnn.measure.doubts import machine_doubts
+from deploycnn.measure.gpu_doubts import gpu_doubts
+from deploycnn.measure.gpu_watch import GpuWatch, gpu_watch
 from deploycnn.measure.schedule import Measurement, measure, twin_of
 from deploycnn.measure.summary import summarise
 from deploycnn.measure.watch import MachineFacts, MachineWatch
@@ -35,6 +38,7 @@ class MeasurementFacts(Value):
     rounds: Mapping[int, int]
     generations: int
     spent_s: float
+    gpus: tuple[GpuFacts, ...] = ()  # where an artifact ran on one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ class Measured:
     noise_floor: Mapping[str, Interval]
     doubts: tuple[Doubt, ...]
     note: str
+    gpus: tuple[GpuFacts, ...] = ()
 
 
 def measure_cells(context: Context, held_out: HeldOut, cells: list[PlannedCell], reference: str | None) -> Measured:
@@ -109,17 +114,23 @@ def _measure(context: Context, held_out: HeldOut, contenders: list[PlannedCell],
     options = context.recipe.measure
     control = ControlContender(options.batches, threads=options.threads, block_s=options.block_s, cores=pick_cores(options.threads))
     watch = MachineWatch()
+    gpus = gpu_watch() if any(planned.target.device == "cuda" for planned in contenders) else GpuWatch(None)
+
+    def look() -> None:
+        watch.look()
+        gpus.look()
+
     title = f"measure {len(contenders)} artifacts" + (f", {reference} twice" if reference else "")
     with context.talk.stage(title) as progress:
-        measured = measure([*workers, control], options, reference=reference, progress=progress, between_rounds=watch.look)
-    _write(context, measured, watch.facts())
+        measured = measure([*workers, control], options, reference=reference, progress=progress, between_rounds=look)
+    _write(context, measured, watch.facts(), gpus.facts())
     for name, error in measured.dropped.items():
         context.talk.warn(f"{name}: {error.one_line}")
     context.talk.say(f"measure: {sum(measured.rounds.values())} rounds, {measured.generations} starts, {units.seconds(measured.spent_s)}")
     return measured.dropped
 
 
-def _write(context: Context, measured: Measurement, machine: MachineFacts) -> None:
+def _write(context: Context, measured: Measurement, machine: MachineFacts, gpus: tuple[GpuFacts, ...]) -> None:
     write_samples(context.folder / SAMPLES_NAME, measured.samples)
     facts = MeasurementFacts(
         unsteady=tuple(sorted(measured.unsteady)),
@@ -127,6 +138,7 @@ def _write(context: Context, measured: Measurement, machine: MachineFacts) -> No
         rounds=measured.rounds,
         generations=measured.generations,
         spent_s=measured.spent_s,
+        gpus=gpus,
     )
     (context.folder / FACTS).write_text(facts.model_dump_json(indent=1), encoding="utf-8")
 
@@ -146,11 +158,15 @@ def _with_latencies(
             planned = planned.changed(outcome=outcome)
         if latencies and reused:
             planned = planned.changed(reused=(*planned.cell.reused, "measure"))
-        done.append(planned.changed(latencies=latencies))
+        done.append(planned.changed(latencies=latencies, device_latencies=summary.device_latencies.get(name, ())))
     note = "latencies were taken from the cache; --remeasure takes them again" if reused else ""
     return Measured(
         cells=done,
         noise_floor=summary.noise_floor,
-        doubts=machine_doubts(context.environment.cpu, facts.machine, threads=context.recipe.measure.threads),
+        doubts=(
+            *machine_doubts(context.environment.cpu, facts.machine, threads=context.recipe.measure.threads),
+            *gpu_doubts(facts.gpus, facts.spent_s),
+        ),
         note=note,
+        gpus=facts.gpus,
     )

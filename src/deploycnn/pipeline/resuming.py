@@ -221,6 +221,7 @@ def _finish(
         reference=here if here is not None and here.outcome.state == "done" else None,
         noise_floor=measured.noise_floor,
         stage_s=watch.stage_s,
+        gpus=measured.gpus,
         doubts=measured.doubts,
         notes=tuple(_notes(decisions, reference, here, measured)),
     )

@@ -118,6 +118,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         cells=tuple(planned.cell for planned in measured.cells),
         noise_floor=measured.noise_floor,
         stage_s=watch.stage_s,
+        gpus=measured.gpus,
         doubts=measured.doubts,
         notes=_notes(graph.reused, measured.note),
     )

@@ -23,7 +23,7 @@ def latency_csv(record: Record) -> str:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for cell in (cell for part in parts(record) for cell in part.cells):
-        for latency in cell.latencies:
+        for latency in (*cell.latencies, *cell.device_latencies):
             writer.writerow(_cell_fields(record, cell) | _latency_fields(latency))
         if not cell.latencies:
             writer.writerow(_cell_fields(record, cell))

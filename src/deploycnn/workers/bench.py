@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,12 @@ class Bench:
         samples_ns = clock.timed_for(session, min_s, self._run_s)
         self._run_s = float(np.median(samples_ns)) / 1e9
         return samples_ns
+
+    def device_block(self, min_s: float) -> np.ndarray | None:
+        session, _ = self._loaded()
+        if not isinstance(session, clock.DeviceTimed):
+            return None
+        return clock.timed_on_device(session, max(1, math.ceil(min_s / self._run_s)))
 
     def memory(self) -> MemoryFacts:
         import resource

@@ -209,6 +209,10 @@ class Worker:
         """Runs of the bound batch back to back, at least `min_s` of them: int64 nanoseconds of each."""
         return cast("np.ndarray", self._call("block", timeout_s, "limits.run_s", min_s=min_s))
 
+    def device_block(self, min_s: float, *, timeout_s: float) -> np.ndarray | None:
+        """Device time of the bound batch over about `min_s` of runs: int64 nanoseconds of one, shape (1,); None where it tells none."""
+        return cast("np.ndarray | None", self._call("device_block", timeout_s, "limits.run_s", min_s=min_s))
+
     def memory(self, *, timeout_s: float = 30.0) -> MemoryFacts:
         """Resident, peak and device memory of the child."""
         return cast(MemoryFacts, self._call("memory", timeout_s, "limits.run_s"))
