@@ -11,11 +11,14 @@ from deploycnn.pipeline.console import stdout_console
 from deploycnn.recipe import RecommendOptions
 from deploycnn.record import Record
 from deploycnn.recordfile import read_record
+from deploycnn.report.flips import read_flips
+from deploycnn.report.html import Part, render_page
 from deploycnn.report.latency_csv import latency_csv
 from deploycnn.report.machines import machine, parts
 from deploycnn.report.markdown import markdown
 from deploycnn.report.recommend import Recommendation, recommend
 from deploycnn.report.terminal import render
+from deploycnn.samples import SAMPLES_NAME, read_samples
 
 
 def recommendation_of(record: Record) -> Recommendation:
@@ -24,12 +27,32 @@ def recommendation_of(record: Record) -> Recommendation:
 
 
 def write_reports(folder: Path, record: Record) -> Recommendation:
-    """Writes report.md and latency.csv beside the record. Gives back the decision on the machine that was measured last."""
+    """Writes report.html, report.md with its charts, and latency.csv beside the record.
+
+    Gives back the decision on the machine that was measured last.
+
+    Raises:
+        RecordError: samples or images beside the record are damaged.
+        StoreError: the disk said no.
+    """
     said = [(part, recommendation_of(part)) for part in parts(record)]
+    pages = [_page_part(folder, part, found, where) for (part, found), where in zip(said, _folders(record), strict=True)]
     with disk_errors(folder):
+        write_atomic(folder / "report.html", render_page(pages, folder))
         write_atomic(folder / "report.md", "\n".join(measured_on(part, record) + markdown(part, found) for part, found in said))
         write_atomic(folder / "latency.csv", latency_csv(record))
     return said[-1][1]
+
+
+def _folders(record: Record) -> list[str]:
+    """Where the samples and images of each part lie, in the run's folder."""
+    return [".", *(session.folder for session in record.sessions)]
+
+
+def _page_part(folder: Path, part: Record, recommendation: Recommendation, where: str) -> Part:
+    """A record can be read alone; then the page has neither distributions nor images."""
+    samples = read_samples(folder / where) if (folder / where / SAMPLES_NAME).is_file() else {}
+    return Part(record=part, recommendation=recommendation, samples=samples, flips=read_flips(folder / where))
 
 
 def measured_on(part: Record, record: Record) -> str:

@@ -84,10 +84,10 @@ def _grouped(reasons: Iterable[tuple[Cell, str, str]]) -> list[Remark]:
     cells: dict[tuple[str, str], list[Cell]] = {}
     for cell, why, remedy in reasons:
         cells.setdefault((plain(why), plain(remedy)), []).append(cell)
-    return [Remark(who=_who(found), why=why, remedy=remedy) for (why, remedy), found in cells.items()]
+    return [Remark(who=together(found), why=why, remedy=remedy) for (why, remedy), found in cells.items()]
 
 
-def _who(cells: list[Cell]) -> str:
+def together(cells: list[Cell]) -> str:
     """`tvm int8 cpu` for one; `openvino cuda:sm89 (fp32, fp16, int8)` for several of one backend on one target."""
     precisions: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
