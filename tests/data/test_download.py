@@ -31,8 +31,12 @@ def resource(site: Any, name: str = "file.bin", content: bytes = CONTENT) -> Res
 
 def fetch(site: Any, root: Path, *resources: Resource, place: str = "") -> list[Progress]:
     steps: list[Progress] = []
-    fetch_resources("made", site.address, lambda: resources, root, place, steps.append)
+    fetch_resources("made", site.address, lambda: resources, root, place, steps.append, never)
     return steps
+
+
+def never(line: str) -> None:
+    raise AssertionError(f"warned: {line}")
 
 
 def visible(folder: Path) -> list[str]:
@@ -101,7 +105,7 @@ def test_without_torchvision(site: Any, tmp_path: Path) -> None:
         raise ModuleNotFoundError("No module named 'torchvision'")
 
     with pytest.raises(DataMissing) as caught:
-        fetch_resources("made", site.address, resources, tmp_path, "", lambda step: None)
+        fetch_resources("made", site.address, resources, tmp_path, "", lambda step: None, never)
     assert "torchvision cannot be imported" in caught.value.found
 
 
@@ -109,6 +113,23 @@ def test_a_root_that_is_a_file(site: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError):
         fetch(site, tmp_path / "file", resource(site))
+
+
+def test_whoever_waits_for_another_process_is_told(site: Any, tmp_path: Path) -> None:
+    from deploycnn.store import lock
+
+    lines: list[str] = []
+    held = lock(tmp_path / ".made.lock", "a test", 0)
+    held.__enter__()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        held.__exit__(None, None, None)
+
+    fetch_resources("made", site.address, lambda: [resource(site)], tmp_path, "", lambda step: None, tell)
+    assert len(lines) == 1
+    assert "a test" in lines[0]
+    assert visible(tmp_path) == ["file.bin"]
 
 
 # --- no network --------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def load_dataset(options: DataOptions, store: Store, progress: ProgressCallback,
     """
     source = _source(options)
     try:
-        found = source.find(options) or _fetched(source, options, progress)
+        found = source.find(options) or _fetched(source, options, progress, warn)
     except DataMissing as missing:
         if options.fallback is None:
             raise
@@ -90,13 +90,13 @@ def _source(options: DataOptions) -> DataSource:
     return sources[options.name]()
 
 
-def _fetched(source: DataSource, options: DataOptions, progress: ProgressCallback) -> Found:
+def _fetched(source: DataSource, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> Found:
     if not options.download:
         raise DataMissing(
             f"there is no copy of {source.name} under {options.root}, and data.download is off",
             remedy="put one there, set data.root to one, or allow the download",
         )
-    source.fetch(options, progress)
+    source.fetch(options, progress, warn)
     found = source.find(options)
     if found is None:
         raise DataError(f"{source.name} was downloaded to {options.root} and is not there", remedy="run again")

@@ -122,8 +122,8 @@ class DataSource(ABC):
         """
 
     @abstractmethod
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        """Downloads the images to where `find` finds them.
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
+        """Downloads the images to where `find` finds them. `warn` is told when another process is waited for.
 
         Raises:
             DataMissing: they cannot be fetched: no network, or nowhere to fetch them from.

@@ -42,7 +42,13 @@ class Resource:
 
 
 def fetch_resources(
-    dataset: str, site: str, resources: Callable[[], Sequence[Resource]], root: Path, place: str, progress: ProgressCallback
+    dataset: str,
+    site: str,
+    resources: Callable[[], Sequence[Resource]],
+    root: Path,
+    place: str,
+    progress: ProgressCallback,
+    warn: Callable[[str], None],
 ) -> None:
     """Downloads files into the folder `root / place`. Of several processes one downloads and the others wait for it.
 
@@ -61,7 +67,7 @@ def fetch_resources(
     folder = root / place
     if reason := unreachable(site):
         raise _missing(dataset, folder, reason)
-    with lock(root / f".{dataset}.lock", f"downloading {dataset}", LOCK_WAIT_S):
+    with lock(root / f".{dataset}.lock", f"downloading {dataset}", LOCK_WAIT_S, warn):
         try:
             wanted = resources()
         except ImportError as error:

@@ -100,8 +100,8 @@ class Cifar10(DataSource):
                     return _in_archive(archive, layout)
         return _in_image_folders(options.root)
 
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        fetch_resources(self.name, SITE, _resources, options.root, "", progress)
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
+        fetch_resources(self.name, SITE, _resources, options.root, "", progress, warn)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,8 +27,8 @@ class FashionMnist(DataSource):
     def find(self, options: DataOptions) -> Found | None:
         return find_idx(self.name, (options.root / "FashionMNIST" / "raw", options.root, DEBIAN), CLASSES)
 
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        fetch_resources(self.name, SITE, _resources, options.root, "FashionMNIST/raw", progress)
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
+        fetch_resources(self.name, SITE, _resources, options.root, "FashionMNIST/raw", progress, warn)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ class Folder(DataSource):
         notes += ignored_notes(train, test)
         return Found(source=f"{train.root}, {test.root}", fingerprint=fingerprint, decode=decode, notes=tuple(notes))
 
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
         raise DataMissing(f"there are no images at {options.root}", found="no folder train in it", remedy=_LAYOUT)
 
     def flips(self, classes: Sequence[str]) -> bool:

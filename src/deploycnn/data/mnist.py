@@ -5,7 +5,7 @@ Mean and deviation are the constants of the PyTorch example.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from deploycnn.data._contract import DataSource, Found
@@ -28,8 +28,8 @@ class Mnist(DataSource):
     def find(self, options: DataOptions) -> Found | None:
         return find_idx(self.name, (options.root / "MNIST" / "raw", options.root), CLASSES)
 
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
-        fetch_resources(self.name, SITE, _resources, options.root, "MNIST/raw", progress)
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
+        fetch_resources(self.name, SITE, _resources, options.root, "MNIST/raw", progress, warn)
 
     def flips(self, classes: Sequence[str]) -> bool:
         return False

@@ -49,7 +49,7 @@ class Synthetic10(DataSource):
         fingerprint = {"seed": options.seed, "counts": counts, "numpy": np.__version__}
         return Found(source=f"built in, seed {options.seed}", fingerprint=fingerprint, decode=decode)
 
-    def fetch(self, options: DataOptions, progress: ProgressCallback) -> None:
+    def fetch(self, options: DataOptions, progress: ProgressCallback, warn: Callable[[str], None]) -> None:
         """Nothing to do."""
 
     def flips(self, classes: Sequence[str]) -> bool:
