@@ -181,7 +181,9 @@ def _judged(
 def _evidence_verdict(variant: Variant, planned: PlannedCell, evidence: Evidence | None) -> Verdict:
     cell = planned.cell
     facts = graph_facts(variant.onnx_path)
-    return check_evidence(evidence, cell.precision, cell.target, len(facts.weighted_ops))
+    in_float = [operator.name for operator in facts.weighted_ops if not operator.quantised]  # int8-auto: by design
+    float_layers = in_float if variant.int8_form else ()
+    return check_evidence(evidence, cell.precision, cell.target, len(facts.weighted_ops), float_layers=float_layers)
 
 
 def _accuracy(context: Context, held_out: HeldOut, planned: PlannedCell, said: Predictions, reference_NK: np.ndarray) -> Accuracy:
