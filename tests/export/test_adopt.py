@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploycnn.errors import ModelError
 from deploycnn.export import adopt_graph, source_sha256
 from deploycnn.graph import read_metadata
-from deploycnn.types import Preprocessing, Variant
+from deploycnn.types import Int8Form, Preprocessing, Variant
 
 SHAPE_CHW = (3, 16, 16)
 CLASSES = ("ant", "bee", "cat", "dog", "emu")
@@ -301,3 +301,62 @@ def test_batch_normalisation_and_constants_of_other_exporters_are_folded(
     ops = [node.op_type for node in onnx.load(str(variant.onnx_path)).graph.node]
     assert ops == ["Cast", "Sub", "Conv", "Relu", "MaxPool", "Flatten", "Gemm"]
     assert relative(run(variant.onnx_path, sample_NCHW), run(model, normalised(sample_NCHW))) <= 1e-4
+
+
+# --- files that are not float32 --------------------------------------------------------------
+
+
+def with_half_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights stored in half precision, cast to float where they are used."""
+    for tensor in list(model.graph.initializer):
+        half = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), f"{tensor.name}_half")
+        model.graph.initializer.remove(tensor)
+        model.graph.initializer.append(half)
+        model.graph.node.insert(0, helper.make_node("Cast", [half.name], [tensor.name], to=TensorProto.FLOAT))
+    return model
+
+
+def with_quantisation(model: onnx.ModelProto, dtype: type, zero: int) -> onnx.ModelProto:
+    """Q/DQ in front of the convolution and int8 weights behind a DQ, with Constant nodes as some exporters write them."""
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    position = list(model.graph.node).index(conv)
+    w1 = next(tensor for tensor in model.graph.initializer if tensor.name == "w1")
+    weight = np.clip(np.round(numpy_helper.to_array(w1) / 0.01), -127, 127).astype(np.int8)
+    model.graph.initializer.remove(w1)
+    constants = {"s": np.array(0.02, np.float32), "z": np.array(zero, dtype), "ws": np.array(0.01, np.float32), "wz": np.array(0, np.int8)}
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w1q"))
+    nodes = [helper.make_node("Constant", [], [name], value=numpy_helper.from_array(values)) for name, values in constants.items()]
+    nodes += [
+        helper.make_node("QuantizeLinear", [conv.input[0], "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w1q", "ws", "wz"], ["w1d"]),
+    ]
+    conv.input[0], conv.input[1] = "xd", "w1d"
+    for node in reversed(nodes):
+        model.graph.node.insert(position, node)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "form"),
+    [(np.int8, 0, Int8Form.SYMMETRIC_S8), (np.int8, 5, Int8Form.CPU_S8S8), (np.uint8, 120, Int8Form.CPU_U8S8)],
+)
+def test_quantised_files_stay_quantised_and_say_so(
+    dtype: type, zero: int, form: Int8Form, make_graph: MakeGraph, saved: Save, adopt: Adopt, sample_NCHW: np.ndarray
+) -> None:
+    model = with_quantisation(make_graph(), dtype, zero)
+    variant = adopt(saved(model))
+    assert (variant.precision, variant.int8_form) == ("int8", form)
+    ops = [node.op_type for node in onnx.load(str(variant.onnx_path)).graph.node]
+    assert ops.count("QuantizeLinear") == 1
+    assert ops.count("DequantizeLinear") == 2
+    # A pixel on the edge between two steps may round to the other side: the normalisation is another rounding.
+    assert relative(run(variant.onnx_path, sample_NCHW), run(model, normalised(sample_NCHW))) <= 0.02
+
+
+def test_half_precision_weights_are_not_called_fp32(make_graph: MakeGraph, saved: Save, adopt: Adopt, sample_NCHW: np.ndarray) -> None:
+    model = with_half_weights(make_graph())
+    variant = adopt(saved(model))
+    assert relative(run(variant.onnx_path, sample_NCHW), run(model, normalised(sample_NCHW))) <= 1e-4
+    weights = {tensor.data_type for tensor in onnx.load(str(variant.onnx_path)).graph.initializer if len(tensor.dims) > 1}
+    assert variant.precision == ("fp32" if weights == {TensorProto.FLOAT} else "fp16")

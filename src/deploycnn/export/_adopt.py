@@ -11,7 +11,7 @@ from deploycnn.export._clean import cleaned
 from deploycnn.export._fold import folded
 from deploycnn.export._interface import Interface, check_versions, interface_of, opset_of
 from deploycnn.export._original import Original
-from deploycnn.export._proof import PROOF_BATCHES, check_sample, prove
+from deploycnn.export._proof import PROOF_BATCHES, TOLERANCE, check_sample, prove
 from deploycnn.export._rewire import INPUT, OUTPUT, cut_softmax, free_batch, free_names, put_logits_last, put_pixels_first
 from deploycnn.export._sources import load_whole
 from deploycnn.graph import GraphMetadata, describe_quantisation, form_of, read_metadata, save_graph, write_metadata
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GRAPH = "graph.onnx"
 LOWEST_OPSET = 13  # Q/DQ per channel needs it; lower ones are upgraded
 UPGRADED_OPSET = 17
+QUANTISED_TOLERANCE = 0.05  # a value on the edge between two steps may round to the other side
 
 
 def adopt_graph(
@@ -63,7 +64,7 @@ def adopt_graph(
     interface = interface.model_copy(update={"fixed_batch": original.fixed_batch})
     _check_classes(original.output_shape, classes)
     ours = _rewired(model, interface, used, len(original.output_shape), len(classes), shape_CHW)
-    ours, fixed_batch, changes = _proved(ours, original, sample_x_NCHW)
+    ours, fixed_batch, changes = _proved(ours, original, sample_x_NCHW, QUANTISED_TOLERANCE if quantised else TOLERANCE)
     precision = "int8" if quantised else _float_precision(ours)
     facts = GraphMetadata(version=deploycnn.__version__, classes=classes, preprocessing=used, precision=precision)
     write_metadata(ours, facts)
@@ -162,7 +163,9 @@ def _upgraded(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(f"opset {opset} cannot be upgraded to {UPGRADED_OPSET}", found=found, remedy=remedy) from error
 
 
-def _proved(ours: onnx.ModelProto, original: Original, x_NCHW: np.ndarray) -> tuple[onnx.ModelProto, int | None, tuple[str, ...]]:
+def _proved(
+    ours: onnx.ModelProto, original: Original, x_NCHW: np.ndarray, tolerance: float
+) -> tuple[onnx.ModelProto, int | None, tuple[str, ...]]:
     """The graph in the best form that computes what the original does: dynamic, or at its own batch.
 
     Returns:
@@ -173,17 +176,17 @@ def _proved(ours: onnx.ModelProto, original: Original, x_NCHW: np.ndarray) -> tu
     what, batch = "the graph with pixels as input", original.fixed_batch
     if batch is None:
         dynamic = cleaned(folded(ours))
-        prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError)
+        prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError, tolerance)
         return dynamic, None, ()
     freed = onnx.ModelProto()
     freed.CopyFrom(ours)
     free_batch(freed, batch)
     try:
         dynamic = cleaned(folded(freed))
-        prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError)
+        prove(dynamic, original.logits, x_NCHW, PROOF_BATCHES, what, ModelError, tolerance)
     except ModelError as error:
         fixed = cleaned(folded(ours))
-        prove(fixed, original.logits, x_NCHW, (batch,), what, ModelError)
+        prove(fixed, original.logits, x_NCHW, (batch,), what, ModelError, tolerance)
         return fixed, batch, (f"fixed batch {batch}: it could not be made dynamic ({error.one_line[:200]})",)
     return dynamic, None, (f"the batch was fixed at {batch}; it was made dynamic, and computes the same at every size tried",)
 
