@@ -74,7 +74,7 @@ class OnnxRuntimeBackend(Backend):
     def int8_form(self, target: Target) -> Int8Form:
         if target.device == "cuda":
             return Int8Form.SYMMETRIC_S8
-        return Int8Form.CPU_S8S8 if has_vnni() or self.options.x64quantprecision else Int8Form.CPU_U8S8_REDUCED
+        return Int8Form.CPU_U8S8 if has_vnni() or self.options.x64quantprecision else Int8Form.CPU_U8S8_REDUCED
 
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
         variant = request.variant
