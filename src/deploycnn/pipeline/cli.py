@@ -127,6 +127,35 @@ def resume(
     raise typer.Exit(resume_run(run_folder, ResumeOptions(out=out, data=data, command=_command()), Talk(quiet=quiet)))
 
 
+runs_app = typer.Typer(help="List past runs; `runs prune` frees space.", invoke_without_command=True, no_args_is_help=False)
+app.add_typer(runs_app, name="runs")
+Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="Folder that the runs lie in.")]
+
+
+@runs_app.callback()
+def runs(
+    context: typer.Context, root: Root = Path("runs"), as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """List past runs: when, which recipe and data set, what to ship, which machine; `runs prune` frees space."""
+    from deploycnn.pipeline.runs_command import show_runs
+
+    if context.invoked_subcommand is None:
+        show_runs(root, as_json=as_json)
+
+
+@runs_app.command("prune")
+def runs_prune(
+    root: Root = Path("runs"),
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", help="Keep the N newest runs.")] = None,
+    older_than: Annotated[float | None, typer.Option("--older-than", metavar="DAYS", help="Remove only what is older.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove old runs and what nothing else needs of the cache; what a kept run needs stays."""
+    from deploycnn.pipeline.runs_command import prune_runs
+
+    prune_runs(root, keep=keep, older_than_days=older_than, dry_run=dry_run)
+
+
 @app.command("gpu-check")
 def gpu_check(
     settings: Settings = None,

@@ -17,6 +17,7 @@ from deploycnn.report.latency_csv import latency_csv
 from deploycnn.report.machines import machine, parts
 from deploycnn.report.markdown import markdown
 from deploycnn.report.recommend import Recommendation, recommend
+from deploycnn.report.svg_files import chart_files
 from deploycnn.report.terminal import render
 from deploycnn.samples import SAMPLES_NAME, read_samples
 
@@ -35,13 +36,18 @@ def write_reports(folder: Path, record: Record) -> Recommendation:
         RecordError: samples or images beside the record are damaged.
         StoreError: the disk said no.
     """
-    said = [(part, recommendation_of(part)) for part in parts(record)]
-    pages = [_page_part(folder, part, found, where) for (part, found), where in zip(said, _folders(record), strict=True)]
+    pages = [_page_part(folder, part, where) for part, where in zip(parts(record), _folders(record), strict=True)]
+    texts = []
     with disk_errors(folder):
+        for number, page in enumerate(pages, 1):
+            charts = chart_files(page.record, page.recommendation, page.samples, suffix=f"-{number}" if len(pages) > 1 else "")
+            for name, svg in charts.items():
+                write_atomic(folder / name, svg)
+            texts.append(measured_on(page.record, record) + markdown(page.record, page.recommendation, tuple(charts)))
         write_atomic(folder / "report.html", render_page(pages, folder))
-        write_atomic(folder / "report.md", "\n".join(measured_on(part, record) + markdown(part, found) for part, found in said))
+        write_atomic(folder / "report.md", "\n".join(texts))
         write_atomic(folder / "latency.csv", latency_csv(record))
-    return said[-1][1]
+    return pages[-1].recommendation
 
 
 def _folders(record: Record) -> list[str]:
@@ -49,10 +55,10 @@ def _folders(record: Record) -> list[str]:
     return [".", *(session.folder for session in record.sessions)]
 
 
-def _page_part(folder: Path, part: Record, recommendation: Recommendation, where: str) -> Part:
+def _page_part(folder: Path, part: Record, where: str) -> Part:
     """A record can be read alone; then the page has neither distributions nor images."""
     samples = read_samples(folder / where) if (folder / where / SAMPLES_NAME).is_file() else {}
-    return Part(record=part, recommendation=recommendation, samples=samples, flips=read_flips(folder / where))
+    return Part(record=part, recommendation=recommendation_of(part), samples=samples, flips=read_flips(folder / where))
 
 
 def measured_on(part: Record, record: Record) -> str:

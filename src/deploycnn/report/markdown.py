@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deploycnn import units
 from deploycnn.record import Record
 from deploycnn.report import remarks, rows
 from deploycnn.report.recommend import Recommendation
 
 
-def markdown(record: Record, recommendation: Recommendation) -> str:
-    """The report of one run."""
-    parts = [f"# {rows.headline(record)}", _verdict(recommendation), _accuracy(record)]
+def markdown(record: Record, recommendation: Recommendation, charts: Sequence[str] = ()) -> str:
+    """The report of one run.
+
+    Args:
+        charts: names of SVG files beside it, see svg_files.
+    """
+    parts = [f"# {rows.headline(record)}", _verdict(recommendation), _charts(charts), _accuracy(record)]
     parts += [_latency(record, batch) for batch in rows.batches(record)]
     parts += [
         _deferred(record),
@@ -20,6 +26,11 @@ def markdown(record: Record, recommendation: Recommendation) -> str:
         _facts(record),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _charts(charts: Sequence[str]) -> str:
+    words = {"report-tradeoff": "Accuracy against latency, with the Pareto front", "report-latency": "Distributions of latency"}
+    return "\n\n".join(f"![{next(text for stem, text in words.items() if name.startswith(stem))}]({name})" for name in charts)
 
 
 def table(headings: list[str], lines: list[list[str]], *, text_columns: int) -> str:

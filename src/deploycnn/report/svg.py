@@ -15,7 +15,7 @@ from typing import Literal
 from deploycnn import units
 
 TEXT_PX = 12
-_CHARACTER_PX = 6.4  # average of a system font at 12 px; text is placed with it, never cut
+_CHARACTER_PX = 6.9  # average of a system font at 12 px; text is placed with it, never cut
 
 
 class Scale:
@@ -92,11 +92,10 @@ def text_px(text: str) -> float:
 
 
 class Drawing:
-    """One chart. `render` gives its SVG.
+    """One chart, in CSS pixels.
 
     Args:
         title: what it shows, read aloud.
-        standalone: whether it becomes a file of its own rather than part of a page.
     """
 
     def __init__(self, width: float, height: float, title: str) -> None:
@@ -138,14 +137,19 @@ class Drawing:
     def close(self) -> None:
         self._parts.append("</g>")
 
-    def render(self, *, namespace: bool = False, style: str = "") -> str:
-        """The whole SVG. A file of its own needs the namespace, and its style inside."""
-        xmlns = ' xmlns="http://www.w3.org/2000/svg"' if namespace else ""
-        inside = f"<style>{style}</style>" if style else ""
-        role = "img" if namespace else "group"
+    def render(self) -> str:
+        """As part of a page, whose style sheet colours it."""
+        return self._render("", "", role="group")
+
+    def render_file(self, style: str) -> str:
+        """As a file of its own, with its style and a background inside."""
+        paper = '<rect width="100%" height="100%" class="paper"/>'
+        return self._render(' xmlns="http://www.w3.org/2000/svg"', f"<style>{style}</style>{paper}", role="img") + "\n"
+
+    def _render(self, namespace: str, first: str, role: str) -> str:
         return (
-            f'<svg{xmlns} class="chart" viewBox="0 0 {self.width:g} {self.height:g}" width="{self.width:g}" height="{self.height:g}" '
-            f'role="{role}" aria-label="{escape(self.title)}">{inside}{"".join(self._parts)}</svg>'
+            f'<svg{namespace} class="chart" viewBox="0 0 {self.width:g} {self.height:g}" width="{self.width:g}" height="{self.height:g}" '
+            f'role="{role}" aria-label="{escape(self.title)}">{first}{"".join(self._parts)}</svg>'
         )
 
 

@@ -18,11 +18,11 @@ MOST_LINES = 8
 POINTS = 60
 
 
-def cumulative(record: Record, batch: int, shipped: str | None, width: int) -> str:
-    """SVG, "" where fewer than two proved artifacts have a cost. Proved artifacts only, and not more than can be told apart."""
+def cumulative(record: Record, batch: int, shipped: str | None, width: int) -> Drawing | None:
+    """None where fewer than two proved artifacts have a cost. Proved artifacts only, and not more than can be told apart."""
     chosen = _chosen(record, batch, shipped)
     if len(chosen) < 2:
-        return ""
+        return None
     wide = width > 500
     last = _last_images(chosen)
     images = [10 ** (i * math.log10(last) / POINTS) for i in range(POINTS + 1)]
@@ -35,7 +35,7 @@ def cumulative(record: Record, batch: int, shipped: str | None, width: int) -> s
     x_axis(drawing, x, top, bottom, [(value, _count(value)) for value in x.ticks(8 if wide else 4)], "images answered (log)")
     y_axis(drawing, y, left, right, _time_ticks(y), "build + load + run (log)")
     draw_lines(drawing, lines, x, y, right + 4 if wide else None)
-    return drawing.render()
+    return drawing
 
 
 def _chosen(record: Record, batch: int, shipped: str | None) -> list[Cost]:

@@ -19,15 +19,15 @@ BINS = 150  # of the density, over the chart's width
 WIDE_ROW, NARROW_ROW = 40.0, 56.0
 
 
-def distributions(record: Record, samples: Mapping[str, Samples], batch: int, shipped: str | None, width: int) -> str:
-    """SVG, "" where no samples of that batch size are there. A row per artifact, fastest first, on one logarithmic axis."""
+def distributions(record: Record, samples: Mapping[str, Samples], batch: int, shipped: str | None, width: int) -> Drawing | None:
+    """None where no samples of that batch size are there. A row per artifact, fastest first, on one logarithmic axis."""
     rows = [
         (cell, latency, samples[sample_name(cell.name, batch)].time_ns / 1e9)
         for cell in measured(record, batch)
         if (latency := cell.latency(batch)) and sample_name(cell.name, batch) in samples
     ]
     if not rows:
-        return ""
+        return None
     wide = width > 500
     row_px = WIDE_ROW if wide else NARROW_ROW
     left, right, top = (176.0 if wide else 8.0), width - (78.0 if wide else 10.0), 8.0
@@ -40,7 +40,7 @@ def distributions(record: Record, samples: Mapping[str, Samples], batch: int, sh
     for index, (cell, latency, times_s) in enumerate(rows):
         base = top + row_px * (index + 1) - 8
         _row(drawing, cell, latency, times_s, x, base, look[cell.name].colour, shipped=cell.name == shipped, wide=wide)
-    return drawing.render()
+    return drawing
 
 
 def _scale(all_times_s: list[NDArray[np.float64]], left: float, right: float) -> Scale:

@@ -30,15 +30,15 @@ class _Point:
         return -100 * self.accuracy.drop.high, -100 * self.accuracy.drop.low
 
 
-def scatter(record: Record, batch: int, shipped: str | None, width: int) -> str:
-    """SVG, "" where nothing was both validated and measured at that batch size.
+def scatter(record: Record, batch: int, shipped: str | None, width: int) -> Drawing | None:
+    """None where nothing was both validated and measured at that batch size.
 
     Height is the change of top-1 against the reference, on the same images, since that is known far better than either
     top-1 alone; the left axis says what top-1 that makes.
     """
     points = _points(record, batch)
     if not points:
-        return ""
+        return None
     left, right, top, bottom = 62.0, width - (58.0 if width > 500 else 20.0), 40.0, 352.0 if width > 500 else 300.0
     drawing = Drawing(width, bottom + 46, f"Top-1 against median latency at batch {batch}, {len(points)} artifacts")
     x = _x_scale(points, left, right)
@@ -57,7 +57,7 @@ def scatter(record: Record, batch: int, shipped: str | None, width: int) -> str:
     for point in reversed(points):
         _mark(drawing, record, point, x, y, shipped)
     _labels(drawing, record, points, x, y, shipped, batch, everyone=width > 500)
-    return drawing.render()
+    return drawing
 
 
 def _points(record: Record, batch: int) -> list[_Point]:
@@ -154,12 +154,14 @@ def _labels(
             continue
         name = cell_name(point.cell)
         long = text_px(name)
-        places = [(0.0, -19.0), (0.0, 19.0), (14 + long / 2, 0.0), (-14 - long / 2, 0.0), (0.0, -33.0), (0.0, 33.0)]
-        for dx, dy in places if point.look.solid else places[:4]:
-            box = (at_x + dx - long / 2 - 2, at_y + dy - 7, at_x + dx + long / 2 + 2, at_y + dy + 7)
+        middles = [at_x, max(at_x, x(x.low) + long / 2), min(at_x, x(x.high) - long / 2)]
+        above_and_below = [(middle, at_y + dy) for dy in (-19, 19, -33, 33) for middle in dict.fromkeys(middles)]
+        places = [*above_and_below[:6], (at_x + 14 + long / 2, at_y), (at_x - 14 - long / 2, at_y), *above_and_below[6:]]
+        for middle, height in places if point.look.solid else places[:6]:
+            box = (middle - long / 2 - 2, height - 7, middle + long / 2 + 2, height + 7)
             inside = box[0] > x(x.low) - 4 and box[2] < x(x.high) + 4 and box[1] > 22 and box[3] < y(y.low) + 2
             if inside and not any(_touch(box, other) for other in taken):
-                drawing.text(at_x + dx, at_y + dy, name, "name strong" if point.cell.name == shipped else "name", "middle")
+                drawing.text(middle, height, name, "name strong" if point.cell.name == shipped else "name", "middle")
                 taken.append(box)
                 break
 

@@ -12,12 +12,12 @@ from deploycnn.report.svg import Drawing, Scale, padded, round_text, text_px, x_
 from deploycnn.report.svg_lines import Line, draw_lines
 
 
-def sweep(record: Record, shipped: str | None, width: int) -> str:
-    """SVG, "" where fewer than two batch sizes were measured."""
+def sweep(record: Record, shipped: str | None, width: int) -> Drawing | None:
+    """None where fewer than two batch sizes were measured."""
     measured = batches(record)
     lines = [line for cell in record.cells if (line := _line(record, cell, looks(record)[cell.name], shipped))]
     if len(measured) < 2 or not lines:
-        return ""
+        return None
     wide = width > 500
     left, top, bottom = 62.0, 36.0, 360.0 if wide else 300.0
     names_px = max(text_px(line.name) for line in lines) + 20 if wide else 14.0
@@ -29,7 +29,7 @@ def sweep(record: Record, shipped: str | None, width: int) -> str:
     x_axis(drawing, x, top, bottom, [(batch, str(batch)) for batch in measured], "batch size (log)")
     y_axis(drawing, y, left, right, [(value, round_text(f"{units.significant(value)}")) for value in y.ticks(7)], "images/s (log)")
     draw_lines(drawing, lines, x, y, right + 4 if wide else None)
-    return drawing.render()
+    return drawing
 
 
 def _line(record: Record, cell: Cell, look: Look, shipped: str | None) -> Line | None:

@@ -50,12 +50,12 @@ def charts(record: Record, samples: Mapping[str, Samples], shipped: str | None, 
     }
 
 
-def _pictures(batch_sizes: Sequence[B], draw: Callable[[B, int], str]) -> list[Picture]:
+def _pictures(batch_sizes: Sequence[B], draw: Callable[[B, int], Drawing | None]) -> list[Picture]:
     found = []
     for batch in batch_sizes:
-        wide = draw(batch, WIDE)
-        if wide:
-            found.append(Picture(batch=batch, wide=wide, narrow=draw(batch, NARROW)))
+        wide, narrow = draw(batch, WIDE), draw(batch, NARROW)
+        if wide is not None and narrow is not None:
+            found.append(Picture(batch=batch, wide=wide.render(), narrow=narrow.render()))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from deploycnn.record import Record
 from deploycnn.report import rows
+from deploycnn.report.chart_style import palette_css
 from deploycnn.report.flips import Flips
 from deploycnn.report.html.accuracy import class_map
 from deploycnn.report.html.charts import charts, legend
@@ -18,7 +19,6 @@ from deploycnn.report.html.flips import flip_sheet
 from deploycnn.report.html.layers import layer_map
 from deploycnn.report.html.money import cost_table
 from deploycnn.report.html.outcomes import outcomes
-from deploycnn.report.html.style import palette_css
 from deploycnn.report.html.table import artifact_table
 from deploycnn.report.html.verdict import verdict_view
 from deploycnn.report.machines import machine

@@ -117,17 +117,24 @@ def _range(interval: Interval) -> str:
 def _rivals(record: Record, recommendation: Recommendation) -> list[Rival]:
     """Ranked ones first; skipped and deferred cells have a section of their own."""
     elsewhere = {cell.name for cell in record.cells if cell.outcome.state in ("skipped", "deferred")}
-    listed = [one for one in recommendation.candidates if one.cell not in elsewhere and one.cell != recommendation.ship]
-    widest = max((one.figure or 0.0 for one in recommendation.candidates if one.cell not in elsewhere), default=0.0)
-    return [_rival(record, one, recommendation, widest) for one in listed]
+    listed = [one for one in recommendation.candidates if one.cell not in elsewhere]
+    widest = max((one.figure or 0.0 for one in listed), default=0.0)
+    groups: dict[str, list[Candidate]] = {}
+    for one in listed:
+        if one.cell != recommendation.ship:
+            key = one.cell if one.low is not None else one.lost_on  # whoever is out for the same reason is out together
+            groups.setdefault(key, []).append(one)
+    return [_rival(record, group, recommendation, widest) for group in groups.values()]
 
 
-def _rival(record: Record, one: Candidate, recommendation: Recommendation, widest: float) -> Rival:
-    cell = record.cell(one.cell)
+def _rival(record: Record, group: list[Candidate], recommendation: Recommendation, widest: float) -> Rival:
+    cells = [cell for one in group if (cell := record.cell(one.cell))]
+    figures = sorted(one.figure for one in group if one.figure is not None)
+    texts = dict.fromkeys(figure_text(figure, recommendation.objective) for figure in (figures[0], figures[-1])) if figures else {}
     return Rival(
-        name=remarks.cell_name(cell) if cell else one.cell,
-        figure=figure_text(one.figure, recommendation.objective) if one.figure is not None else "",
-        why=one.lost_on,
-        share=(one.figure or 0.0) / widest if widest else 0.0,
-        eligible=one.low is not None,
+        name=remarks.cell_name(cells[0]) if len(cells) == 1 else remarks.together(cells),
+        figure=" to ".join(texts),
+        why=group[0].lost_on,
+        share=figures[-1] / widest if figures and widest else 0.0,
+        eligible=group[0].low is not None,
     )
