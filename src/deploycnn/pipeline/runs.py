@@ -64,8 +64,14 @@ def _run(folder: Path) -> Run:
             record, why = read_record(folder), ""
         except RecordError as error:
             why = error.one_line
-    ended_s = datetime.fromisoformat(record.created).timestamp() if record else folder.stat().st_mtime
+    ended_s = datetime.fromisoformat(record.created).timestamp() if record else _last_write_s(folder)
     return Run(folder=folder, record=record, why=why, ended_s=ended_s, size_bytes=_size_bytes(folder), busy=_is_busy(folder))
+
+
+def _last_write_s(folder: Path) -> float:
+    """Of a run that did not end; looking at its lock must not make it younger."""
+    written = (path.lstat().st_mtime for path in folder.rglob("*") if path.is_file() and not path.name.startswith(LOCK))
+    return max(written, default=folder.stat().st_mtime)
 
 
 def _size_bytes(folder: Path) -> int:
