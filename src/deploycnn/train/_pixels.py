@@ -29,10 +29,7 @@ class DevicePixels:
         x_NCHW = torch.from_numpy(np.asarray(images.images_NCHW[index_N])).to(device)
         self.labels_N = torch.from_numpy(np.asarray(images.labels_N[index_N])).to(device)
         self.pad = min(pad, h - 1, w - 1)  # a mirror has no more to show
-        for axis, side in ((2, h), (3, w)):
-            mirrored = np.pad(np.arange(side), self.pad, mode="reflect")
-            x_NCHW = x_NCHW.index_select(axis, torch.from_numpy(mirrored).to(device))
-        flat = x_NCHW.permute(0, 2, 3, 1).contiguous().view(-1)
+        flat = _mirrored(x_NCHW.permute(0, 2, 3, 1), self.pad).view(-1)
         self._shape_HWC = (h, w, c)
         self._row_stride = (w + 2 * self.pad) * c
         self._image_stride = (h + 2 * self.pad) * self._row_stride
@@ -66,3 +63,17 @@ class DevicePixels:
             mirrored.copy_(mirrored.flip(1))
         normalised = rows.float().sub_(self._mean_R).mul_(self._scale_R)
         return normalised.view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+def _mirrored(x_NHWC: torch.Tensor, pad: int) -> torch.Tensor:
+    """The images with `pad` more pixels on each side, mirrored without repeating the edge; contiguous."""
+    n, h, w, c = x_NHWC.shape
+    padded = x_NHWC.new_empty((n, h + 2 * pad, w + 2 * pad, c))
+    padded[:, pad : pad + h, pad : pad + w] = x_NHWC
+    for k in range(1, pad + 1):
+        padded[:, :, pad - k] = padded[:, :, pad + k]
+        padded[:, :, pad + w - 1 + k] = padded[:, :, pad + w - 1 - k]
+    for k in range(1, pad + 1):
+        padded[:, pad - k] = padded[:, pad + k]
+        padded[:, pad + h - 1 + k] = padded[:, pad + h - 1 - k]
+    return padded
