@@ -14,6 +14,7 @@ from deploycnn.pipeline.console import stdout_console
 from deploycnn.recipe import RecommendOptions
 from deploycnn.record import Record
 from deploycnn.recordfile import read_record
+from deploycnn.report.machines import machine, parts
 from deploycnn.report.recommend import recommend
 from deploycnn.report.terminal import render_recommendation
 
@@ -30,14 +31,18 @@ def recommend_command(run: Path, given: Mapping[str, Any], *, max_drop_pp: float
         RecordError: there is no such record.
         RecipeError: an option that cannot be meant for this record.
     """
-    record = read_record(run)
+    whole = read_record(run)
+    record = parts(whole)[-1]  # latencies of two machines are not compared: the one that measured last decides
     if max_drop_pp is not None and not 0 <= max_drop_pp <= 100:
         raise RecipeError(f"--max-drop-pp {max_drop_pp:g} is no loss of top-1", remedy="give percentage points, 0 to 100")
     said = recommend(record, _options(record, given), max_drop_pp=max_drop_pp)
     if as_json:
         sys.stdout.write(said.model_dump_json(indent=1) + "\n")
     else:
-        render_recommendation(record, said, stdout_console())
+        console = stdout_console()
+        if whole.sessions:
+            console.print(f"Measured on {machine(record)}", markup=False)
+        render_recommendation(record, said, console)
     return EXIT_OK if said.ship else EXIT_NOTHING_TO_SHIP
 
 
