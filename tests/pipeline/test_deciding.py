@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploycnn.backends import create
+from deploycnn.backends.tensorrt import libraries
 from deploycnn.environment import Gpu, environment
 from deploycnn.pipeline.bundle import BundledCell
 from deploycnn.pipeline.deciding import Decision, decide
@@ -108,3 +109,39 @@ def test_without_the_device_every_backend_waits_on_with_its_reason(backend: str,
     assert found.planned.cell.target == Target.parse(target)
     assert found.planned.cell.artifact is not None
     assert found.line == f"{backend}/fp32/{target} still waits: {outcome.waits_for}"
+
+
+def with_gpu(monkeypatch: pytest.MonkeyPatch, capability: int) -> tuple[Gpu, ...]:
+    """TensorRT is told that this machine has such a GPU, and that full TensorRT is not installed."""
+    gpus = (Gpu(name="Made-up 9000", capability=capability, memory_bytes=1),)
+    machine = environment().model_copy(update={"gpus": gpus})
+    monkeypatch.setattr("deploycnn.backends.tensorrt.environment", lambda: machine)
+    rtx = libraries.find_library("tensorrt_rtx")
+    monkeypatch.setattr(libraries, "find_library", lambda name: "TensorRT is not installed" if name == "tensorrt" else rtx)
+    return gpus
+
+
+@pytest.mark.parametrize(
+    ("capability", "was", "name", "rebuild"),
+    [
+        (89, "cuda:sm89", "tensorrt/fp32/cuda:sm89", ""),
+        (120, "cuda:sm89", "tensorrt/fp32/cuda", "it was built for cuda:sm89, here is Made-up 9000 (sm120)"),
+        (90, "cuda:sm89", "", "TensorRT for RTX"),
+    ],
+)
+def test_a_real_backend_decides_by_the_gpu_that_is_here(
+    monkeypatch: pytest.MonkeyPatch, capability: int, was: str, name: str, rebuild: str
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    gpus = with_gpu(monkeypatch, capability)
+    backend = create("tensorrt", {})
+    bundled = waiting("tensorrt", was, backend_version=backend.probe(Target.parse("cuda:sm89")).version)
+    found = decide(bundled, backend, gpus, batches=(1,), damage="", taken=())
+    cell = found.planned.cell
+    if name:
+        assert (cell.name, cell.outcome.state, found.rebuild) == (name, "done", rebuild)
+    else:  # only full TensorRT builds for it
+        assert cell.outcome.state == "deferred"
+        assert "no sm89 GPU is here" in cell.outcome.waits_for
+        assert rebuild in cell.outcome.waits_for
+        assert "deploycnn[tensorrt]" in cell.outcome.waits_for

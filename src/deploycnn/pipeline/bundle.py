@@ -79,7 +79,10 @@ def write_bundle(context: Context, held_out: HeldOut, variants: dict[Form, Varia
     out = context.out
     (out / BUNDLE_NAME).unlink(missing_ok=True)  # an earlier run's; what it lists is about to change
     waiting = [planned for planned in validated.cells if planned.cell.outcome.state == "deferred" and planned.cell.folder]
-    if not waiting or validated.reference_NK is None:
+    if not waiting:
+        return None
+    if validated.reference_NK is None:
+        context.talk.warn("no bundle is made: without the reference's answers nothing can be validated elsewhere")
         return None
     with disk_errors(out):
         shutil.rmtree(out / _FOLDER, ignore_errors=True)

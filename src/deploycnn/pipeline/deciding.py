@@ -44,7 +44,7 @@ def decide(
         taken: names of cells that the record has, or will have.
     """
     cell = bundled.cell
-    target, readiness = _where(backend, cell.target)
+    target, readiness = _where(backend, cell.target, gpus)
     planned = PlannedCell(backend=backend, readiness=readiness, cell=cell)
     moved = cell.model_copy(update={"target": target})
     reason = _obstacle(backend, planned, moved.name if moved.name != cell.name else "", target, taken)
@@ -55,7 +55,7 @@ def decide(
     return Decision(was=cell.name, planned=planned.changed(artifact=None, folder=None) if why else planned, rebuild=why)
 
 
-def _where(backend: Backend, target: Target) -> tuple[Target, Readiness]:
+def _where(backend: Backend, target: Target, gpus: tuple[Gpu, ...]) -> tuple[Target, Readiness]:
     """The target to run on, and whether that works: the one asked for, else the GPU that is here."""
     asked = backend.probe(target)
     if asked.state == "ready" or target.capability is None:
@@ -64,8 +64,10 @@ def _where(backend: Backend, target: Target) -> tuple[Target, Readiness]:
     here = backend.probe(plain)
     if here.state == "ready":
         return plain, here
+    if not gpus:
+        return target, asked
     reasons = dict.fromkeys(reason for reason in (asked.reason, here.reason) if reason)
-    return target, asked.model_copy(update={"reason": "; ".join(reasons), "remedy": here.remedy})
+    return target, here.model_copy(update={"reason": "; ".join(reasons)})
 
 
 def _obstacle(backend: Backend, planned: PlannedCell, new_name: str, target: Target, taken: Collection[str]) -> str:
