@@ -282,7 +282,9 @@ def test_a_full_disk_is_one_message_and_the_state_before_stays_whole(tmp_path: P
     assert same_weights(run(tmp_path, epochs=3, resume=True).module, run(tmp_path / "whole", epochs=3).module)
 
 
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "signal_name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGTERM", marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_a_state_to_go_on_from(tmp_path: Path, signal_name: str) -> None:
     program = f"""
         import importlib.util, os, signal, sys
