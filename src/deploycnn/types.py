@@ -113,7 +113,7 @@ class Variant(Value):
     """A graph at one precision. Precision is in the ONNX file, never in a compiler flag.
 
     `onnx_path` is one self-contained file. `program_path` is the same network as a torch.export archive (.pt2,
-    uint8 pixels in, fp32 logits out), only for fp32 and only where the model came from PyTorch.
+    uint8 pixels in, fp32 logits out) where the model came from PyTorch: as it is for fp32, to be cast for fp16 and bf16.
     """
 
     precision: str  # fp32, fp16, bf16, int8, int8+fp16, ...

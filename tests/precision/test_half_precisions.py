@@ -67,7 +67,7 @@ def test_fp16_keeps_pixels_normalisation_and_logits_as_they_are(
     assert sum(node.op_type == "Cast" for node in model.graph.node) == 3, "pixels to float, float to half, half to logits"
     assert error(run(variant.onnx_path, calibration_NCHW), run(graph.onnx_path, calibration_NCHW)) < 2e-3
     assert variant.onnx_path.stat().st_size < 0.6 * graph.onnx_path.stat().st_size
-    assert (variant.precision, variant.parent_sha256, variant.program_path) == ("fp16", graph.sha256, None)
+    assert (variant.precision, variant.parent_sha256, variant.program_path) == ("fp16", graph.sha256, graph.program_path)
     assert read_metadata(variant.onnx_path).parent_sha256 == graph.sha256
     assert read_metadata(variant.onnx_path).classes == graph.classes
 

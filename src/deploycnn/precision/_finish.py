@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
 PROOF_IMAGES = 32
+CASTS = ("fp16", "bf16")  # PyTorch gets to these by casting the fp32 program, so they keep it
 
 # File, batch size (None: any), title and uint8 images to logits (N, K); raises PrecisionError.
 Evaluate = Callable[["Path", "int | None", str, "np.ndarray"], "np.ndarray"]
@@ -66,7 +67,7 @@ def finish(
             "precision": precision,
             "int8_form": form,
             "onnx_path": path,
-            "program_path": None,
+            "program_path": graph.program_path if precision in CASTS else None,
             "sha256": digest,
             "parent_sha256": graph.sha256,
             "notes": (*graph.notes, *notes, *((said,) if said else ())),
