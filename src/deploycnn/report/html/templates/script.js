@@ -2,6 +2,7 @@
 (() => {
   const $ = (selector, root = document) => [...root.querySelectorAll(selector)];
   const root = document.documentElement;
+  root.classList.add("scripted");
 
   // Theme: the system's, until the reader says otherwise.
   const themes = $(".theme");
