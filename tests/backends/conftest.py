@@ -67,14 +67,16 @@ def _model(kind: int, extra: tuple[onnx.NodeProto, ...]) -> onnx.ModelProto:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Compiles a variant for the CPU and gives the artifact as the worker would record it, and its folder."""
+    """Compiles a variant and gives the artifact as the worker would record it, and its folder."""
 
-    def make(backend: Backend, variant: Variant, batches: tuple[int, ...] = (1, 3), threads: int = 1) -> tuple[Artifact, Compiled, Path]:
+    def make(
+        backend: Backend, variant: Variant, batches: tuple[int, ...] = (1, 3), threads: int = 1, target: str = "cpu"
+    ) -> tuple[Artifact, Compiled, Path]:
         folder = tmp_path / f"artifact-{len(list(tmp_path.glob('artifact-*')))}"
         folder.mkdir()
         request = CompileRequest(
             variant=variant,
-            target=Target(device="cpu"),
+            target=Target.parse(target),
             batches=batches,
             threads=threads,
             folder=folder,

@@ -68,7 +68,7 @@ def test_logits_are_a_copy_that_later_runs_do_not_change(small_graph, build, sma
 
 def test_a_batch_size_that_was_not_compiled_is_refused_by_name(small_graph, build, small_pixels) -> None:
     artifact, _, folder = build(UNTUNED, small_graph(), batches=(2,))
-    with UNTUNED.load(artifact, folder, threads=1) as session, pytest.raises(Unsupported, match="cannot run batch 3"):
+    with UNTUNED.load(artifact, folder, threads=1) as session, pytest.raises(Unsupported, match="built for batches of 2"):
         session.bind(small_pixels(3))
 
 

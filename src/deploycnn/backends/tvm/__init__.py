@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from deploycnn.backends._contract import Backend, Options, Session
-from deploycnn.backends.tvm import _artifact, _compiling, _library
+from deploycnn.backends.tvm import _artifact, _compiling, _cuda, _library
 from deploycnn.backends.tvm._library import Cpu
 from deploycnn.backends.tvm._tuning import Budget
-from deploycnn.environment import package_version
+from deploycnn.environment import environment, package_version
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, Progress, ProgressCallback, Readiness, Target
 
 
@@ -44,24 +44,22 @@ class TVMBackend(Backend):
         version = package_version("apache-tvm") or ""
         if importlib.util.find_spec("tvm") is None:
             return Readiness(state="unavailable", reason="Apache TVM is not installed", remedy="pip install 'apache-tvm>=0.27,<0.28'")
-        if platform.system() == "Windows":
-            return Readiness(
-                state="unavailable", reason="linking TVM's code is not supported on Windows", remedy="use Linux", version=version
-            )
-        if _library.linker() is None:
-            return Readiness(
-                state="unavailable",
-                reason="TVM needs a C++ compiler to link its code, and none is on PATH",
-                remedy="install g++ or clang, or set CXX",
-                version=version,
-            )
+        lacking = _lacking(target)
+        if lacking is not None:
+            return lacking.model_copy(update={"version": version})
+        if target.device == "cuda" and target.capability not in {None, *(gpu.capability for gpu in environment().gpus)}:
+            reason = f"its kernels are compiled here and wait for a GPU of {target}"
+            remedy = f"take the run to a machine with such a GPU and resume it there; {environment().gpu_reason}".removesuffix("; ")
+            return Readiness(state="build-only", reason=reason, remedy=remedy, version=version)
         return Readiness(state="ready", version=version)
 
     def compile(self, request: CompileRequest, progress: ProgressCallback) -> Compiled:
         cpu = _library.named_cpu(self.options.mcpu) if self.options.mcpu else _library.host_cpu()
-        target = _library.target_of(cpu, request.threads)
         simulated = request.variant.precision.startswith("int8")
         sizes = request.batches if request.variant.fixed_batch is None else (request.variant.fixed_batch,)
+        if request.target.device == "cuda":
+            return self._for_cuda(request, cpu, sizes, simulated, progress)
+        target = _library.target_of(cpu, request.threads)
         dynamic = self.options.dynamic and request.variant.fixed_batch is None
         tune = self.options.tune and not simulated and not dynamic
         details: dict[str, Any] = {"mcpu": cpu.mcpu, "tuned": tune}
@@ -88,6 +86,33 @@ class TVMBackend(Backend):
             details=details,
         )
 
+    def _for_cuda(self, request: CompileRequest, cpu: Cpu, sizes: tuple[int, ...], simulated: bool, progress: ProgressCallback) -> Compiled:
+        capability = request.target.capability or environment().gpus[0].capability
+        kernels: dict[str, str] = {}
+        libraries: dict[str, str] = {}
+        details: dict[str, Any] = {"mcpu": cpu.mcpu, "tuned": False, "compiler": _cuda.compiler_version()}
+        for done, size in enumerate(sizes):
+            progress(Progress(done=done, total=len(sizes), unit="libraries", note=f"batch {size} for sm_{capability}"))
+            libraries[str(size)] = _file_of(size)
+            built = _compiling.cuda_library(request, size, _cuda.target_of(capability, cpu), capability, request.folder / _file_of(size))
+            kernels[built.fingerprint] = built.cubin.name
+            details[f"batch {size}"] = {"kernels": list(built.kernels)}
+        manifest = _artifact.Manifest(
+            tvm=package_version("apache-tvm") or "",
+            device="cuda",
+            capability=capability,
+            kernels=kernels,
+            mcpu=cpu.mcpu,
+            features=cpu.features,
+            threads=request.threads,
+            libraries=libraries,
+            evidence=built.evidence,
+        )
+        _artifact.write_manifest(manifest, request.folder)
+        files = (_artifact.MANIFEST, *libraries.values(), *kernels.values())
+        notes = ("TVM's default schedules for GPUs, not tuned: no tensor cores", *(_notes(False, True, False) if simulated else ()))
+        return Compiled(files=files, evidence=built.evidence, batches=sizes, notes=notes, details=details)
+
     def _plain(self, request: CompileRequest, target: Any, sizes: tuple[int | None, ...], progress: ProgressCallback) -> Evidence:
         for done, size in enumerate(sizes):
             progress(Progress(done=done, total=len(sizes), unit="libraries", note=f"batch {size or 'any'}"))
@@ -105,7 +130,30 @@ class TVMBackend(Backend):
         return evidence
 
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
-        return _artifact.TVMSession(artifact, folder, threads)
+        session = _artifact.CudaSession if artifact.target.device == "cuda" else _artifact.CpuSession
+        return session(artifact, folder, threads)
+
+
+def _lacking(target: Target) -> Readiness | None:
+    """What keeps this machine from building for a target; None where nothing does."""
+    if platform.system() == "Windows":
+        return Readiness(state="unavailable", reason="TVM's code is not linked on Windows here", remedy="use Linux")
+    if _library.linker() is None:
+        reason = "TVM needs a C++ compiler to link its code, and none is on PATH"
+        return Readiness(state="unavailable", reason=reason, remedy="install g++ or clang, or set CXX")
+    if target.device == "cpu":
+        return None
+    if not _cuda.compiler():
+        reason = "TVM writes CUDA kernels as source, and there is neither NVRTC nor nvcc to compile them"
+        return Readiness(state="unavailable", reason=reason, remedy="pip install cuda-bindings nvidia-cuda-nvrtc")
+    if target.capability is None and not environment().gpus:
+        reason = f"which GPU to compile for is not said, and there is none here: {environment().gpu_reason}"
+        return Readiness(state="unavailable", reason=reason, remedy="name a compute capability, such as cuda:sm89")
+    if not _cuda.has_runtime():
+        return Readiness(
+            state="build-only", reason="this TVM was built without its CUDA runtime", remedy="install TVM's wheel for Linux x86-64"
+        )
+    return None
 
 
 def _file_of(batch: int | None) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from deploycnn.backends._contract import Session
-from deploycnn.backends.tvm import _library
+from deploycnn.backends._contract import Session, check_input
+from deploycnn.backends.tvm import _cuda, _library
 from deploycnn.backends.tvm._graph import TVM_ERRORS, translated
-from deploycnn.errors import BackendError, Unavailable, Unsupported
+from deploycnn.errors import BackendError, Unavailable
 from deploycnn.types import Artifact, Evidence, Value
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class Manifest(Value):
     """What must be known to load the libraries, beside what every artifact says."""
 
     tvm: str  # version that built them
-    device: str  # cpu or cuda
+    device: Literal["cpu", "cuda"]
+    capability: int | None = None  # CUDA compute capability that the kernels are compiled for
+    kernels: Mapping[str, str] = Field(default_factory=dict)  # fingerprint of a source -> file of its compiled kernels
     mcpu: str
     features: tuple[str, ...]  # CPU instructions that the code may use
     threads: int  # that the schedules were found for
@@ -61,22 +63,14 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
 
 
-class TVMSession(Session):
+class CpuSession(Session):
     """One batch size at a time; libraries are loaded when they are first needed."""
 
     def __init__(self, artifact: Artifact, folder: Path, threads: int) -> None:
         self._tvm = _library.library()
+        self._artifact = artifact
         self._manifest = read_manifest(folder / artifact.files[0].name)
         self._folder = folder
-        self._check()
-        _library.use_threads(threads)
-        self._device = self._tvm.cuda(0) if self._manifest.device == "cuda" else self._tvm.cpu(0)
-        self._functions: dict[str, Any] = {}
-        self._function: Any = None
-        self._x: Any = None
-        self._y: Any = None
-
-    def _check(self) -> None:
         lacking = _library.missing_features(self._manifest.features)
         if lacking:
             raise BackendError(
@@ -84,26 +78,25 @@ class TVMSession(Session):
                 found=f"this CPU lacks {', '.join(lacking)}",
                 remedy="build it again here, or with backends.tvm.mcpu set to what both CPUs have, such as x86-64-v3",
             )
-        if self._manifest.device == "cuda" and not self._tvm.runtime.enabled("cuda"):
-            raise Unavailable(
-                "a CUDA artifact cannot run", found="this TVM was built without its CUDA runtime", remedy="install a TVM with CUDA"
-            )
+        _library.use_threads(threads)
+        self._device = self._open_device()
+        self._functions: dict[str, Any] = {}
+        self._function: Any = None
+        self._x: Any = None
+        self._y: Any = None
+
+    def _open_device(self) -> Any:
+        return self._tvm.cpu(0)
 
     def bind(self, x_NCHW: np.ndarray) -> None:
-        self._function = self._loaded(x_NCHW.shape[0])
-        with translated("TVM cannot take this input", "feed the dtype and shape of the artifact's input"):
-            self._x = self._tvm.runtime.tensor(x_NCHW, self._device)
+        check_input(self._artifact, x_NCHW)
+        self._function = self._loaded(len(x_NCHW))
+        self._x = self._tvm.runtime.tensor(x_NCHW, self._device)
         self._y = None
 
     def _loaded(self, batch: int) -> Any:
         libraries = self._manifest.libraries
         key = str(batch) if str(batch) in libraries else "any"
-        if key not in libraries:
-            raise Unsupported(
-                f"this artifact cannot run batch {batch}",
-                found=f"it was compiled for batch {', '.join(libraries)}",
-                remedy="add the batch size to measure.batches and build again",
-            )
         if key not in self._functions:
             path = self._folder / libraries[key]
             try:
@@ -127,3 +120,42 @@ class TVMSession(Session):
     def close(self) -> None:
         self._function = self._x = self._y = None
         self._functions.clear()
+
+
+class CudaSession(CpuSession):
+    """On the first GPU. A run copies the pixels there, `synchronise` copies the logits back."""
+
+    def _open_device(self) -> Any:
+        device = self._tvm.cuda(0)
+        if not self._tvm.runtime.enabled("cuda") or not device.exist:
+            raise Unavailable(
+                "a CUDA artifact of TVM is to run",
+                found="TVM's CUDA runtime is not loaded, or sees no GPU",
+                remedy="use a machine with an NVIDIA GPU and a driver for CUDA 13; check nvidia-smi",
+            )
+        capability = int(str(device.compute_version).replace(".", ""))
+        if capability != self._manifest.capability:
+            raise BackendError(
+                f"this artifact was compiled for sm_{self._manifest.capability}",
+                found=f"the GPU here is sm_{capability}",
+                remedy=f"build it for the target cuda:sm{capability}",
+            )
+        cubins = {source: (self._folder / name).read_bytes() for source, name in self._manifest.kernels.items()}
+        _cuda.hand_over(cubins, capability)
+        return device
+
+    def bind(self, x_NCHW: np.ndarray) -> None:
+        super().bind(x_NCHW)
+        self._x_host = self._tvm.runtime.tensor(x_NCHW)
+
+    def run(self) -> None:
+        self._x.copyfrom(self._x_host)
+        self._y = self._function(self._x)
+
+    def synchronise(self) -> None:
+        self._logits_NK = self._y.numpy()
+
+    def fetch(self) -> np.ndarray:
+        import numpy as np
+
+        return np.array(self._logits_NK, dtype=np.float32)

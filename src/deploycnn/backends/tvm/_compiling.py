@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploycnn import assets, units
-from deploycnn.backends.tvm import _artifact, _graph, _library
+from deploycnn.backends.tvm import _artifact, _cuda, _graph, _library
 from deploycnn.backends.tvm._building import build_plain, build_tuned
 from deploycnn.backends.tvm._library import Cpu
 from deploycnn.backends.tvm._pool import Pool
@@ -61,6 +61,33 @@ def plain_library(request: CompileRequest, batch: int | None, target: Any, path:
     module = _graph.lowered(_graph.import_graph(request.variant, batch), target)
     _artifact.write_library(build_plain(module, target), path)
     return _graph.evidence_of(module, str(target), request.variant.precision.startswith("int8"))
+
+
+@dataclass(frozen=True)
+class CudaBuilt:
+    """One library for a GPU and its compiled kernels."""
+
+    evidence: Evidence
+    fingerprint: str  # of the kernels' source
+    cubin: Path
+    kernels: tuple[str, ...]
+
+
+def cuda_library(request: CompileRequest, batch: int, target: Any, capability: int, path: Path) -> CudaBuilt:
+    """Builds one library for a GPU and compiles its kernels: that they compile is the proof, not that TVM wrote them."""
+    module = _graph.import_graph(request.variant, batch)
+    executable = _cuda.build(module, target)
+    source = _cuda.source_of(executable)
+    cubin = path.with_name(f"kernels_b{batch}_sm{capability}.cubin")
+    cubin.write_bytes(_cuda.compile_kernels(source, capability))
+    _artifact.write_library(executable, path)
+    kernels = tuple(_cuda.kernels_of(source))
+    said = _graph.evidence_of(
+        _graph.lowered(module, target),
+        f"cuda:sm{capability}, {len(kernels)} kernels compiled by {_cuda.compiler_version()}",
+        request.variant.precision.startswith("int8"),
+    )
+    return CudaBuilt(evidence=said, fingerprint=_cuda.fingerprint(source), cubin=cubin, kernels=kernels)
 
 
 def tuned_library(
