@@ -2,12 +2,13 @@
 
 * chance inside a run: bootstrap over rounds, of each cell's percentile over the control's median in the same rounds;
 * luck of a start (memory layout): spread between restarts, pooled over the cells of both runs (see stats.restarts);
-* the state of the machine: the control does the same work in both runs. Its change is taken out of every cell's, and
-  as no artifact need be as sensitive to the machine's state as the control, the interval is widened by SENSITIVITY
-  times that change.
+* the state of the machine: the control does the same work in both runs. Its change is taken out of every cell's. No
+  artifact need be as sensitive to the machine's state as the control, so the interval is widened: by SENSITIVITY times
+  the control's change, or, where that is less, by AS_OTHERS times the median size of what the other cells show (most of
+  which did not change, or changed with the machine; the idea of Efron's empirical null, 2004).
 
-The interval of the logarithm of the ratio is then  d +- (t * se + SENSITIVITY * |shift|),  with t of Welch and
-Satterthwaite's degrees of freedom. A row is called faster or slower where its p-value, adjusted by Holm over all rows
+The interval of the logarithm of the ratio is then  d +- (t * se + allowance),  with t of Welch and Satterthwaite's
+degrees of freedom. A row is called faster or slower where its p-value, adjusted by Holm over all rows
 of the comparison, is below 1 - confidence and the difference is larger than the noise floor (A/A) of both runs.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ from deploycnn.measure.estimates import Pairing, Row
 from deploycnn.types import Interval
 
 SENSITIVITY = 0.5
+AS_OTHERS = 4.0  # 1.96 standard deviations are 2.9 times the median size of normal values; more, as the others are few
+FEWEST_OTHERS = 3
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -79,9 +83,24 @@ class Times:
         if cell == self.yardstick:
             return self._yardstick_change()
         spreads = [self._spreads[side, cell] for side in (0, 1)]
-        allowance = SENSITIVITY * abs(self._yardstick_change().log_ratio) if self.yardstick is not None else 0.0
         yardsticks = [rows[self.yardstick] if self.yardstick is not None else None for rows in self._sides]
-        return _change([rows[cell] for rows in self._sides], yardsticks, spreads, metric, allowance)
+        return _change([rows[cell] for rows in self._sides], yardsticks, spreads, metric, self._allowance(cell))
+
+    def _allowance(self, cell: str) -> float:
+        """For the state of the machine, as a logarithm."""
+        if self.yardstick is None:
+            return 0.0
+        allowed = SENSITIVITY * abs(self._yardstick_change().log_ratio)
+        others = [abs(level) for other, level in self._levels.items() if other != cell]
+        return min(allowed, AS_OTHERS * float(np.median(others))) if len(others) >= FEWEST_OTHERS else allowed
+
+    @cached_property
+    def _levels(self) -> dict[str, float]:
+        """The change of every cell's median against the yardstick's."""
+        if self.yardstick is None:
+            return {}
+        logs = [{cell: _level(rows[cell], rows[self.yardstick]) for cell in rows if cell != self.yardstick} for rows in self._sides]
+        return {cell: logs[1][cell] - logs[0][cell] for cell in logs[0].keys() & logs[1].keys()}
 
     def _yardstick_change(self) -> Estimate:
         """With nothing to hold it against: what the machine did between restarts is then part of the spread."""
@@ -92,6 +111,10 @@ class Times:
     def _restarts(self, side: int, cell: str) -> stats.Restarts:
         rows = self._sides[side]
         return rows[cell].restarts if self.yardstick is None else Pairing(rows[cell], rows[self.yardstick]).restarts
+
+
+def _level(row: Row, yardstick: Row) -> float:
+    return float(np.median(Pairing(row, yardstick).log_ratio_R))
 
 
 def _change(rows: list[Row], yardsticks: list[Row | None], spreads: list[stats.Spread], metric: str, allowance: float) -> Estimate:
