@@ -230,6 +230,16 @@ def test_without_anything_in_common_it_says_that_the_machine_cannot_be_told_apar
     assert any("numpy 2.4.6 to 2.5.0" in note for note in result.notes)
 
 
+def test_the_control_does_not_speak_for_a_gpu() -> None:
+    reference, other = "torch/fp32/cuda", "tensorrt/fp16/cuda"
+    times_s = {REFERENCE: 4e-4, reference: 3e-4, other: 1e-4}
+    samples = planted_samples(times_s, seed=0), planted_samples({**times_s, other: 1.3e-4}, seed=1)
+    records = [a_run(found, reference=reference) for found in samples]
+    result = compare(*records, *samples)
+    assert {(shift.device, shift.measured_by) for shift in result.machine_shifts} == {("cpu", CONTROL), ("cuda", reference)}
+    assert of(result, other).verdict == "slower"
+
+
 def test_no_difference_below_the_noise_floor_is_called_one() -> None:
     loud = {"1": Interval(value=1.0, low=0.7, high=1.3)}
     result = compared(new=slower("tvm/fp32/cpu", 1.2), new_changes={"noise_floor": loud})

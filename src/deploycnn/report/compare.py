@@ -87,7 +87,7 @@ class _Pair:
 
     base: Record
     new: Record
-    times: Mapping[int, Times]  # by batch size, where both runs have samples
+    times: Mapping[tuple[int, str], Times]  # by batch size and kind of device, where both runs have samples
     fail_above: float | None
     confidence: float
 
@@ -124,7 +124,7 @@ def compare(
     rows = [row for metric in metrics for cell in base.cells for row in _cell_rows(pair, cell, metric)]
     notes = list(graph_notes(base, new))
     if timed:
-        notes += time_notes(base_samples, new_samples, yardstick=any(entry.yardstick for entry in times.values()))
+        notes += time_notes(base_samples, new_samples, yardstick=all(entry.yardstick for entry in times.values()))
     return Comparison(
         base=run_facts(base, names[0]),
         new=run_facts(new, names[1]),
@@ -134,20 +134,24 @@ def compare(
         changes=tuple(judged(rows, confidence)),
         added=tuple(cell.name for cell in new.cells if cell.outcome.state == "done" and base.cell(cell.name) is None),
         machine_shifts=_shifts(times, confidence),
-        noise_floors=tuple((batch, math.expm1(pair.floor(batch))) for batch in sorted(times)),
+        noise_floors=tuple((batch, math.expm1(pair.floor(batch))) for batch in sorted({batch for batch, _ in times})),
         notes=tuple(notes),
     )
 
 
-def _times(base: Record, new: Record, base_samples: Mapping[str, Samples], new_samples: Mapping[str, Samples]) -> dict[int, Times]:
-    """By batch size, where both runs have samples."""
-    cells = {cell.name for cell in base.cells} | {CONTROL}
-    found = {}
+def _times(
+    base: Record, new: Record, base_samples: Mapping[str, Samples], new_samples: Mapping[str, Samples]
+) -> dict[tuple[int, str], Times]:
+    """By batch size and kind of device, where both runs have samples. The control says nothing about the state of a GPU."""
+    found: dict[tuple[int, str], Times] = {}
     for batch in sorted({split_name(name)[1] for name in base_samples} & {split_name(name)[1] for name in new_samples}):
-        names = {cell: name for cell in cells if (name := sample_name(cell, batch)) in base_samples and name in new_samples}
-        sides = [{cell: Row(samples[name]) for cell, name in names.items()} for samples in (base_samples, new_samples)]
-        yardstick = next((cell for cell in same_work(base, new, CONTROL) if all(_ran_with_all(side, cell) for side in sides)), None)
-        found[batch] = Times(sides[0], sides[1], yardstick)
+        for device in sorted({cell.target.device for cell in base.cells}):
+            cells = [cell.name for cell in base.cells if cell.target.device == device] + ([CONTROL] if device == "cpu" else [])
+            names = {cell: name for cell in cells if (name := sample_name(cell, batch)) in base_samples and name in new_samples}
+            sides = [{cell: Row(samples[name]) for cell, name in names.items()} for samples in (base_samples, new_samples)]
+            yardstick = next((cell for cell in same_work(base, new, CONTROL) if all(_ran_with_all(side, cell) for side in sides)), None)
+            if names:
+                found[batch, device] = Times(sides[0], sides[1], yardstick)
     return found
 
 
@@ -185,7 +189,7 @@ def _time(pair: _Pair, cell: str, ours: Latency, other: Cell, metric: Metric) ->
     change = change.model_copy(update={"base": before, "new": after})
     if before is None or after is None:
         return change.model_copy(update={"reason": f"too few samples for {metric}"})
-    times = pair.times.get(ours.batch)
+    times = pair.times.get((ours.batch, other.target.device))
     estimate = times.change(cell, metric) if times is not None and times.has(cell) else recorded(before, after)
     interval = estimate.interval(pair.confidence)
     sign = -1 if metric == "throughput" else 1
@@ -243,10 +247,10 @@ def _top1(pair: _Pair, ours: Cell, theirs: Cell) -> Undecided:
     )
 
 
-def _shifts(times: Mapping[int, Times], confidence: float) -> tuple[MachineShift, ...]:
+def _shifts(times: Mapping[tuple[int, str], Times], confidence: float) -> tuple[MachineShift, ...]:
     found = []
-    for batch, entry in times.items():
+    for (batch, device), entry in times.items():
         shift = entry.shift(confidence)
         if shift is not None and entry.yardstick is not None:
-            found.append(MachineShift(batch=batch, measured_by=entry.yardstick, ratio=shift))
+            found.append(MachineShift(batch=batch, device=device, measured_by=entry.yardstick, ratio=shift))
     return tuple(found)

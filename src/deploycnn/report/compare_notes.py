@@ -37,7 +37,7 @@ def graph_notes(base: Record, new: Record) -> Iterator[str]:
 
 
 def time_notes(base: Mapping[str, Samples] | None, new: Mapping[str, Samples] | None, *, yardstick: bool) -> Iterator[str]:
-    """About how times were compared. `yardstick`: something is the same work in both runs."""
+    """About how times were compared. `yardstick`: at every batch size and on every device something is the same work in both runs."""
     for name, samples in (("base", base), ("new", new)):
         if samples is None:
             yield f"the {name} run has no samples.npz: its intervals are taken as recorded, and its machine's state stays in them"
@@ -46,4 +46,4 @@ def time_notes(base: Mapping[str, Samples] | None, new: Mapping[str, Samples] | 
     if base.keys() == new.keys() and all(base[name].time_ns.tobytes() == new[name].time_ns.tobytes() for name in base):
         yield "both runs hold the very same samples: one reused the other's measurement (--remeasure takes new ones)"
     if not yardstick:
-        yield "nothing is the same work in both runs, so a change of the machine cannot be told from a change of an artifact"
+        yield "nothing is surely the same work in both runs, so a change of the machine cannot be told from a change of an artifact"

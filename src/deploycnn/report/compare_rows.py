@@ -109,7 +109,8 @@ def headline(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> Iterator[str]:
     """What must be said beside the tables."""
     for shift in comparison.machine_shifts:
-        text = f"batch {shift.batch}: the machine itself was {_slower(shift.ratio.value)} in the new run (by {shift.measured_by})"
+        machine = "machine itself" if shift.device == "cpu" else f"{shift.device} device"
+        text = f"batch {shift.batch}: the {machine} was {_slower(shift.ratio.value)} in the new run (by {shift.measured_by})"
         yield f"{text}; that is taken out of the changes"
     for batch, share in comparison.noise_floors:
         if share > 0:

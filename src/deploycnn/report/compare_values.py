@@ -61,6 +61,7 @@ class MachineShift(Value):
     """How much the machine itself changed between the runs, by work that is the same in both."""
 
     batch: int
+    device: str = "cpu"
     measured_by: str  # "control", or the cell that is the same in both
     ratio: Interval
 
