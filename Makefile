@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RECIPE ?= quickstart
+DOCKER ?= docker
 ARGS ?=
 
 .PHONY: run test test-slow lint format bench gpu-check image-cpu image-gpu clean
@@ -30,6 +31,10 @@ bench: $(VENV)/.installed-dev
 
 gpu-check: $(VENV)/.installed-dev
 	$(BIN)/python -m deploycnn.pipeline gpu-check $(ARGS)
+
+# One command to build an image, docs/docker.md for the rest. ARGS='--build-arg PYTHON=3.13'
+image-cpu image-gpu: image-%:
+	$(DOCKER) build --file docker/$*.Dockerfile --tag deploycnn:$* $(ARGS) .
 
 # Nothing is reinstalled until what is installed from changes.
 $(VENV)/bin/python:
