@@ -26,7 +26,7 @@ class TVMOptions(Options):
 
     tune: bool = True
     trials: int = Field(1000, ge=1)  # measured candidates per batch size, at most; earlier runs' count
-    minutes: float = Field(5.0, gt=0)  # of tuning per batch size, at most; earlier runs' count
+    minutes: float = Field(5.0, gt=0)  # of tuning for all batch sizes of an artifact, at most; earlier runs' count
     seed: int = 0
     mcpu: str | None = None  # LLVM's name of the CPU; None: this machine's
     dynamic: bool = False  # one library for every batch size: symbolic shapes cannot be tuned
@@ -61,7 +61,8 @@ class TVMBackend(Backend):
             return self._for_cuda(request, cpu, sizes, simulated, progress)
         target = _library.target_of(cpu, request.threads)
         dynamic = self.options.dynamic and request.variant.fixed_batch is None
-        tune = self.options.tune and not simulated and not dynamic
+        half = request.variant.precision == "fp16" and not {"avx512fp16", "fullfp16"} & set(cpu.features)
+        tune = self.options.tune and not simulated and not dynamic and not half
         details: dict[str, Any] = {"mcpu": cpu.mcpu, "tuned": tune}
         if tune:
             evidence = self._tuned(request, cpu, target, sizes, details, progress)
@@ -82,7 +83,7 @@ class TVMBackend(Backend):
             files=(_artifact.MANIFEST, *libraries.values()),
             evidence=evidence,
             batches=None if dynamic else sizes,
-            notes=_notes(tune, simulated, dynamic),
+            notes=_notes(tune, simulated, dynamic, half),
             details=details,
         )
 
@@ -110,7 +111,7 @@ class TVMBackend(Backend):
         )
         _artifact.write_manifest(manifest, request.folder)
         files = (_artifact.MANIFEST, *libraries.values(), *kernels.values())
-        notes = ("TVM's default schedules for GPUs, not tuned: no tensor cores", *(_notes(False, True, False) if simulated else ()))
+        notes = ("TVM's default schedules for GPUs, not tuned: no tensor cores", *(_notes(False, True) if simulated else ()))
         return Compiled(files=files, evidence=built.evidence, batches=sizes, notes=notes, details=details)
 
     def _plain(self, request: CompileRequest, target: Any, sizes: tuple[int | None, ...], progress: ProgressCallback) -> Evidence:
@@ -122,11 +123,14 @@ class TVMBackend(Backend):
     def _tuned(
         self, request: CompileRequest, cpu: Cpu, target: Any, sizes: tuple[int, ...], details: dict[str, Any], progress: ProgressCallback
     ) -> Evidence:
-        budget = Budget(trials=self.options.trials, seconds=60 * self.options.minutes)
+        left_s = 60 * self.options.minutes
         with _compiling.workshop(request, cpu, target, self.options.seed) as shop:
-            for size in sizes:
+            for done, size in enumerate(sizes):
+                budget = Budget(trials=self.options.trials, seconds=left_s / (len(sizes) - done))
                 path = request.folder / _file_of(size)
-                evidence, details[f"batch {size}"] = _compiling.tuned_library(request, size, shop, budget, path, progress)
+                evidence, facts = _compiling.tuned_library(request, size, shop, budget, path, progress)
+                details[f"batch {size}"] = facts
+                left_s = max(0.0, left_s - facts["tuning_s"])
         return evidence
 
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
@@ -160,9 +164,11 @@ def _file_of(batch: int | None) -> str:
     return f"model_b{batch or 'any'}.so"
 
 
-def _notes(tuned: bool, simulated: bool, dynamic: bool) -> tuple[str, ...]:
+def _notes(tuned: bool, simulated: bool, dynamic: bool = False, half: bool = False) -> tuple[str, ...]:
     if simulated:
         return ("simulated int8: TVM computes it in floating point, so it is never faster than fp32; not tuned",)
     if dynamic:
         return ("dynamic batch: symbolic shapes cannot be tuned",)
+    if half:
+        return ("this CPU has no float16 arithmetic: each operation is converted to float32 and back; not tuned",)
     return () if tuned else ("not tuned: TVM's default code, several times slower than what tuning finds",)
