@@ -268,7 +268,11 @@ def _placed(planned: PlannedCell, key: str) -> Cell:
 
 def _notes(decisions: list[Decision], reference: Decision, here: Cell | None, measured: Measured) -> Iterator[str]:
     """What a reader of the report must know about this session."""
-    yield from (decision.line for decision in decisions if decision.rebuild)
+    by_reason: dict[str, list[str]] = {}
+    for decision in decisions:
+        if decision.rebuild:
+            by_reason.setdefault(decision.rebuild, []).append(decision.was)
+    yield from (f"built again: {', '.join(names)}: {why}" for why, names in by_reason.items())
     outcome = here.outcome if here else reference.planned.cell.outcome
     if outcome.state == "failed":
         yield f"no ratios: the reference failed here in {outcome.stage}: {outcome.reason}"
