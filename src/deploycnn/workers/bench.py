@@ -17,6 +17,7 @@ from deploycnn.backends import Session, check_input, create
 from deploycnn.disk import disk_errors, file_sha256, write_atomic
 from deploycnn.errors import BackendError, DeployError, WorkerError
 from deploycnn.measure import clock
+from deploycnn.measure.mlperf import LoadOptions, LoadResult, run_load
 from deploycnn.types import Artifact, CompileRequest, Evidence, FileEntry, Progress, ProgressCallback
 from deploycnn.workers.protocol import LoadFacts, MemoryFacts
 
@@ -124,6 +125,11 @@ class Bench:
         if not isinstance(session, clock.DeviceTimed):
             return None
         return clock.timed_on_device(session, max(1, math.ceil(min_s / self._run_s)))
+
+    def offer_load(self, images_NCHW: np.ndarray, load: LoadOptions, folder: Path) -> LoadResult:
+        session, artifact = self._loaded()
+        check_input(artifact, images_NCHW)
+        return run_load(session, images_NCHW, load, folder)
 
     def memory(self) -> MemoryFacts:
         import resource

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import deploycnn
 from deploycnn.errors import DeployError, WorkerError
 from deploycnn.measure.clock import WarmUp
+from deploycnn.measure.mlperf import LoadOptions, LoadResult
 from deploycnn.types import Artifact, CompileRequest, Evidence, ProgressCallback
 from deploycnn.units import seconds, size
 from deploycnn.workers import confine
@@ -212,6 +213,16 @@ class Worker:
     def device_block(self, min_s: float, *, timeout_s: float) -> np.ndarray | None:
         """Device time of the bound batch over about `min_s` of runs: int64 nanoseconds of one, shape (1,); None where it tells none."""
         return cast("np.ndarray | None", self._call("device_block", timeout_s, "limits.run_s", min_s=min_s))
+
+    def offer_load(self, images_NCHW: np.ndarray, load: LoadOptions, folder: Path, *, timeout_s: float) -> LoadResult:
+        """One test of MLPerf's load generator over these images, its logs in `folder`. See measure.mlperf.
+
+        Raises:
+            Unavailable: mlcommons-loadgen is not installed.
+            BackendError: what the session raised.
+        """
+        plain_NCHW = _plain(images_NCHW)
+        return cast(LoadResult, self._call("offer_load", timeout_s, "limits.run_s", images_NCHW=plain_NCHW, load=load, folder=folder))
 
     def memory(self, *, timeout_s: float = 30.0) -> MemoryFacts:
         """Resident, peak and device memory of the child."""
