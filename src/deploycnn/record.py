@@ -76,6 +76,27 @@ class Latency(Value):
     doubts: tuple[Doubt, ...] = ()
 
 
+class Peak(Value):
+    """What a machine was measured to reach on so many threads; the best of several tries (see measure.roofline)."""
+
+    threads: int
+    flops_per_s: float  # fp32 matrix product
+    cache_bytes_per_s: float  # copy of 256 kB: bytes read plus bytes written
+    memory_bytes_per_s: float  # copy of 64 MB
+
+
+class RooflinePoint(Value):
+    """One artifact at one batch size against its machine's peaks."""
+
+    batch: int
+    flops: float  # of one run, whole batch: two for a multiply-add
+    bytes: float  # that one run must move at least
+    floor_s: float  # no run can be shorter at these peaks
+    share: float  # floor over the measured median; a diagnosis and no grade, it may pass 1
+    bound: Literal["launch", "compute", "memory"]
+    sentence: str
+
+
 class Loading(Value):
     """What it costs before the first answer."""
 
@@ -102,6 +123,7 @@ class Cell(Value):
     loading: Loading | None = None
     latencies: tuple[Latency, ...] = ()  # host to host
     device_latencies: tuple[Latency, ...] = ()  # device boundary, where the backend tells it; a sample is the mean run of a block
+    rooflines: tuple[RooflinePoint, ...] = ()  # of the latencies, where the machine's peaks are known
     machine: str | None = None  # key into the record's environments: where it was validated and measured
     reused: tuple[str, ...] = ()  # stages whose results came from the cache
     notes: tuple[str, ...] = ()
@@ -178,6 +200,7 @@ class Record(Value):
     reference: str | None  # name of the cell that accuracy and ratios refer to
     cells: tuple[Cell, ...]
     noise_floor: Mapping[str, Interval] = Field(default_factory=dict)  # A/A ratio by batch size
+    peaks: Mapping[str, Peak] = Field(default_factory=dict)  # by machine id
     stage_s: Mapping[str, float] = Field(default_factory=dict)  # wall time of each stage of this run
     gpus: tuple[GpuFacts, ...] = ()  # while the run itself measured; empty where no artifact ran on one
     doubts: tuple[Doubt, ...] = ()

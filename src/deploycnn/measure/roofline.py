@@ -18,6 +18,7 @@ from typing import Literal
 import deploycnn
 from deploycnn import units
 from deploycnn.errors import WorkerError
+from deploycnn.record import Peak
 from deploycnn.types import Value
 
 PEAK_LIMIT_S = 120.0
@@ -25,15 +26,6 @@ CACHE_BYTES = 2**20  # a working set up to here is taken to stay in a core's own
 LAUNCH_SHARE = 0.4  # of the time that the call itself must take to be what bounds it
 NEAR_PEAK = 0.5
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
-class Peak(Value):
-    """What the machine reached on so many threads; the best of several tries."""
-
-    threads: int
-    flops_per_s: float  # fp32 matrix product
-    cache_bytes_per_s: float  # copy of 256 kB: bytes read plus bytes written
-    memory_bytes_per_s: float  # copy of 64 MB
 
 
 class Cost(Value):

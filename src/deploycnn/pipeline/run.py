@@ -21,6 +21,7 @@ from deploycnn.pipeline.measuring import measure_cells
 from deploycnn.pipeline.planning import check_recipe, plan
 from deploycnn.pipeline.preparing import prepare_graph, prepare_images
 from deploycnn.pipeline.reporting import show, write_reports
+from deploycnn.pipeline.rooflines import with_rooflines
 from deploycnn.pipeline.validating import keep_flips_of, validate_cells
 from deploycnn.recipe import Recipe
 from deploycnn.record import Record
@@ -106,6 +107,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         write_bundle(context, images.held_out, variants, validated)
     with watch.stage("measure"):
         measured = measure_cells(context, images.held_out, validated.cells, cells[0].cell.name)
+        cells, peak = with_rooflines(context, variants, measured.cells)
     return Record(
         deploycnn_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,8 +117,9 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         model=graph.facts,
         environments={context.environment.id: context.environment},
         reference=cells[0].cell.name,
-        cells=tuple(planned.cell for planned in measured.cells),
+        cells=tuple(planned.cell for planned in cells),
         noise_floor=measured.noise_floor,
+        peaks={context.environment.id: peak} if peak else {},
         stage_s=watch.stage_s,
         gpus=measured.gpus,
         doubts=measured.doubts,

@@ -12,7 +12,7 @@ _INK = {
 CHART = """
 .chart text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink)}
 .chart .tick,.chart .axis{fill:var(--soft)} .chart .name,.chart .figure{font-variant-numeric:tabular-nums}
-.chart .name{paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}
+.chart .name,.chart .haloed{paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}
 .chart .strong{font-weight:700} .chart .name.strong{fill:var(--ship)}
 .chart .grid{stroke:var(--grid)} .chart .base{stroke:var(--line)}
 .chart .limit{stroke:var(--soft);stroke-dasharray:5 4} .chart .front{fill:none;stroke:var(--ship);stroke-width:1.5;stroke-dasharray:2 3}

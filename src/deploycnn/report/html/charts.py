@@ -12,6 +12,7 @@ from deploycnn.report.rows import batches
 from deploycnn.report.svg import Drawing
 from deploycnn.report.svg_cost import cumulative
 from deploycnn.report.svg_distribution import distributions
+from deploycnn.report.svg_roofline import roofline_chart
 from deploycnn.report.svg_scatter import scatter
 from deploycnn.report.svg_sweep import sweep
 from deploycnn.samples import Samples
@@ -45,7 +46,7 @@ def charts(record: Record, samples: Mapping[str, Samples], shipped: str | None, 
         "scatter": _pictures(measured, lambda batch, width: scatter(record, batch, shipped, width)),
         "distributions": _pictures(measured, lambda batch, width: distributions(record, samples, batch, shipped, width)),
         "sweep": _pictures([None], lambda _, width: sweep(record, shipped, width)),
-        "roofline": [],
+        "roofline": _pictures(measured, lambda batch, width: roofline_chart(record, batch, shipped, width)),
         "cumulative": _pictures(measured, lambda batch, width: cumulative(record, batch, shipped, width)) if judged else [],
     }
 

@@ -14,6 +14,7 @@ from deploycnn.report.chart_style import palette_css
 from deploycnn.report.flips import Flips
 from deploycnn.report.html.accuracy import class_map
 from deploycnn.report.html.charts import charts, legend
+from deploycnn.report.html.diagnosis import diagnoses
 from deploycnn.report.html.facts import facts
 from deploycnn.report.html.flips import flip_sheet
 from deploycnn.report.html.layers import layer_map
@@ -73,6 +74,7 @@ def _view(part: Part, folder: Path | None, prefix: str) -> dict[str, Any]:
         "verdict": verdict_view(record, recommendation, judged),
         "charts": charts(record, part.samples, recommendation.ship, judged),
         "legend": legend(record),
+        "diagnoses": diagnoses(record),
         "table": artifact_table(record, recommendation.ship, judged),
         "classes": class_map(record),
         "flips": flip_sheet(record, part.flips),

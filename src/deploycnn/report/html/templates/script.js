@@ -96,6 +96,7 @@
   const visible = (element) => element.getClientRects().length > 0;
   const roving = (group, items, step) => {
     const reset = (to) => items().forEach((item) => { item.tabIndex = item === to ? 0 : -1; });
+    if (!items().length) return;
     reset(items()[0]);
     group.addEventListener("keydown", (event) => {
       const list = items().filter(visible);
@@ -124,7 +125,7 @@
   };
   $("table").forEach((table) => roving(table, () => $("tbody [data-tip]", table), across));
   $("svg.chart").filter((chart) => chart.querySelector(".mark")).forEach((chart) => roving(chart, () => $(".mark", chart), along));
-  $(".tiles,.chips,.sheet").forEach((list) => roving(list, () => $("[data-tip]", list), along));
+  $(".tiles,.chips,.sheet,.rivals").forEach((list) => roving(list, () => $("[data-tip]", list), along));
 
   // The table: sort by any heading, filter by words and by verdict.
   const sortable = (table, rows) => {
