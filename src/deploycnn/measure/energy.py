@@ -113,16 +113,16 @@ class _Nvml:
         try:
             pynvml.nvmlInit()
             self._handle: Any = pynvml.nvmlDeviceGetHandleByIndex(index)
-            self._read = lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-            self._read()
+            self._nvml: Any = pynvml
+            self.read()
         except pynvml.NVMLError as error:
             raise _NoCounter(f"the NVIDIA driver counts no energy ({error})") from error
 
     def read(self) -> list[int]:
-        return [self._read()]
+        return [int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))]
 
     def joules_since(self, before: list[int]) -> float:
-        return (self._read() - before[0]) / 1e3
+        return (self.read()[0] - before[0]) / 1e3
 
 
 def _text(path: Path) -> str:
