@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploycnn.environment import GpuFacts, GpuState
+from deploycnn.environment import GpuFacts, GpuState, environment
 from deploycnn.measure import gpu_watch as module
 from deploycnn.measure.gpu_doubts import gpu_doubts
 from deploycnn.measure.gpu_watch import GpuWatch, gpu_watch
@@ -172,3 +172,12 @@ def test_every_name_that_is_called_is_pynvmls() -> None:
     assert [name for name in called if not callable(getattr(pynvml, name, None))] == []
     assert all(hasattr(pynvml, f"nvmlClocksEventReason{name}") for name in module._REASONS)
     assert all(hasattr(pynvml, f"NVML_PERF_POLICY_{name}") for name in module._POLICIES)
+
+
+@pytest.mark.gpu
+def test_the_watch_reads_the_gpus_that_are_here() -> None:
+    watch = gpu_watch()
+    watch.look()
+    facts = watch.facts()
+    assert {gpu.name for gpu in facts} <= {gpu.name for gpu in environment().gpus}
+    assert all(gpu.before.sm_mhz and gpu.before.temperature_c is not None for gpu in facts)

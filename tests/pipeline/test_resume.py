@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jsonschema
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from deploycnn.environment import environment
 from deploycnn.errors import EXIT_ENVIRONMENT, DataError, RecipeError, RecordError
 from deploycnn.pipeline import resuming
 from deploycnn.pipeline.bundle import BUNDLE_NAME, read_bundle
@@ -64,7 +65,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_net(folder / "net.onnx")
     (folder / "tiny.yaml").write_text(RECIPE)
     command = [sys.executable, "-m", "deploycnn.pipeline", "run", "tiny.yaml", "--out", "run"]
-    variables = {**os.environ, "DEPLOYCNN_CACHE": str(folder / "cache"), "DEPLOYCNN_NULL_DEVICE": ""}
+    variables = {**os.environ, "DEPLOYCNN_CACHE": str(folder / "cache"), "DEPLOYCNN_NULL_DEVICE": "", "CUDA_VISIBLE_DEVICES": ""}
     said = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300)
     assert said.returncode == 0, said.stderr
     assert "bundle: 2 cells wait for another machine; " in said.stderr
@@ -86,15 +87,21 @@ def said() -> io.StringIO:
 
 
 @pytest.fixture
-def resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: io.StringIO) -> Callable[..., int]:
-    """Resumes with a cache of this test's own. `gpu`: what is made up to be here."""
+def resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: io.StringIO, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., int]]:
+    """Resumes with a cache of this test's own. `gpu`: what is made up to be here; real ones are hidden, but from tests marked gpu."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        environment.cache_clear()
 
     def call(run: Path, gpu: str = "", **options: object) -> int:
         monkeypatch.setenv("DEPLOYCNN_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("DEPLOYCNN_NULL_DEVICE", gpu)
         return resume_run(run, ResumeOptions(**options), Talk(console=Console(file=said, width=400)))
 
-    return call
+    yield call
+    environment.cache_clear()
 
 
 # --- the bundle -------------------------------------------------------------------------------
@@ -304,3 +311,20 @@ def test_an_artifact_that_does_not_load_after_all_is_built_again(run: Path, resu
     assert cell.outcome.state == "done"
     assert "as it was it failed here: the artifact was built for sm89 by version another build" in cell.notes[0]
     assert cell.latencies
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_real_gpu_finishes_the_runtimes_cell(run: Path, resume: Callable[..., int]) -> None:
+    assert resume(run) == 0
+    record = read_record(run)
+    (session,) = record.sessions
+    (name,) = session.finished
+    cell = record.cell(name)
+    assert cell is not None
+    assert cell.backend == "onnxruntime"
+    assert cell.outcome.state == "done"
+    assert cell.evidence is not None
+    assert cell.evidence.state == "pass"
+    assert session.gpus
+    assert session.gpus[0].before.sm_mhz
