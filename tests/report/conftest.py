@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deploycnn.environment import environment
-from deploycnn.record import Accuracy, Cell, ClassAccuracy, DataFacts, Latency, Loading, ModelFacts, Record
+from deploycnn.record import Accuracy, Cell, ClassAccuracy, DataFacts, Latency, Loading, ModelFacts, Peak, Record, RooflinePoint
 from deploycnn.recordfile import write_record
 from deploycnn.report.flips import CellFlips, Flips, write_flips
 from deploycnn.samples import SAMPLES_NAME, Samples, write_samples
@@ -235,11 +235,20 @@ def every_kind_of_cell() -> tuple[Cell, ...]:
 @pytest.fixture
 def run_folder(tmp_path: Path, make_record: Callable[..., Record]) -> Path:
     """record.json, samples.npz and flips.npz of a run with every kind of cell. The flipped test images are 3, 4 and 5."""
-    cells = every_kind_of_cell()
+    place = RooflinePoint(batch=1, flops=1e6, bytes=2.5e5, floor_s=2e-5, share=0.2, bound="compute", sentence="compute-bound on paper")
+    cells = tuple(cell.model_copy(update={"rooflines": (place,)}) if cell.latencies else cell for cell in every_kind_of_cell())
+    peak = Peak(threads=1, flops_per_s=9e10, cache_bytes_per_s=6e10, memory_bytes_per_s=1e10)
     doubt = Doubt(kind="other-load", what="other processes kept 1.5 cores busy", remedy="stop them")
     floor = {"1": interval(1.0, 0.02), "32": interval(1.0, 0.02)}
     write_record(
-        tmp_path, make_record(*cells, doubts=(doubt,), noise_floor=floor, recipe={"name": "test", "validate": {"max_drop_pp": 1.0}})
+        tmp_path,
+        make_record(
+            *cells,
+            doubts=(doubt,),
+            noise_floor=floor,
+            peaks={environment().id: peak},
+            recipe={"name": "test", "validate": {"max_drop_pp": 1.0}},
+        ),
     )
     rows = {f"{one.name}@b{row.batch}": samples_of(row.p50_s.value, seed) for seed, one in enumerate(cells) for row in one.latencies}
     write_samples(tmp_path / SAMPLES_NAME, rows)

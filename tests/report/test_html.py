@@ -112,6 +112,7 @@ def test_it_can_be_read_aloud(html):
         "max_drop_pp: 1.0",
         "Right to wrong",
         "nothing (NaN)",
+        "Compute-bound on paper",
     ],
 )
 def test_every_fact_is_on_it_and_escaped(html, fact):
@@ -138,8 +139,8 @@ def test_each_artifact_stands_in_every_chart_that_it_belongs_to(html, run_folder
         if attributes.get("class", "").startswith("mark") and "data-cell" in attributes
     ]
     for cell in read_record(run_folder).cells:
-        # Trade-off and distribution, each at two widths, for each batch size.
-        assert marks.count(cell.name) == 4 * len(cell.latencies)
+        # Trade-off and distribution for each batch size, roofline for one; each at two widths.
+        assert marks.count(cell.name) == 4 * len(cell.latencies) + 2 * len(cell.rooflines)
 
 
 @pytest.mark.parametrize("missing", [(SAMPLES_NAME,), (FLIPS_NAME,), (SAMPLES_NAME, FLIPS_NAME)])

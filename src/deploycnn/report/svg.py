@@ -43,7 +43,8 @@ class Scale:
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values inside the scale, ascending, about `most` of them."""
-        return _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
+        decades = self.log and self.high >= 3 * self.low  # within less, steps of 1, 2 and 5 are too coarse
+        return _log_ticks(self.low, self.high, most) if decades else _linear_ticks(self.low, self.high, most)
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
@@ -51,7 +52,7 @@ def _linear_ticks(low: float, high: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(step * i, 12) for i in range(first, last + 1)]
+    return [float(f"{step * i:.12g}") for i in range(first, last + 1)]
 
 
 def _log_ticks(low: float, high: float, most: int) -> list[float]:
