@@ -92,11 +92,13 @@ class Browser:
         self.call("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": steps}]})
 
     def hover(self, selector: str) -> None:
-        box = self.js(
+        # Two frames later the page has heard that it was scrolled.
+        script = (
             "const e = document.querySelector(arguments[0]); e.scrollIntoView({block: 'center', behavior: 'instant'});"
-            "const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]",
-            selector,
+            "requestAnimationFrame(() => requestAnimationFrame(() => { const b = e.getBoundingClientRect();"
+            "arguments[1]([b.left + b.width / 2, b.top + b.height / 2]); }))"
         )
+        box = self.call("POST", "/execute/async", {"script": script, "args": [selector]})
         move = {"type": "pointerMove", "duration": 0, "x": round(box[0]), "y": round(box[1])}
         self.call("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": [move]}]})
 
