@@ -10,14 +10,16 @@ import onnx
 import pytest
 
 from deploycnn.backends import backend_class
-from deploycnn.backends.tvm import TVMBackend, TVMOptions, _library
+from deploycnn.backends.tvm import TVMBackend, TVMOptions, _computes, _library
 from deploycnn.errors import BackendError, Unavailable, Unsupported
 from deploycnn.types import Target
 
 UNTUNED = TVMBackend(TVMOptions(tune=False))
 
 
-@pytest.mark.parametrize(("precision", "multiplied", "tolerance"), [("fp32", "float32", 1e-5), ("fp16", "float16", 1e-2)])
+@pytest.mark.parametrize(
+    ("precision", "multiplied", "tolerance"), [("fp32", "float32", 1e-5), ("fp16", "float16", 1e-2), ("bf16", "bfloat16", 5e-2)]
+)
 def test_each_batch_agrees_with_onnx_and_says_what_multiplied(
     small_graph, build, small_pixels, expected, precision: str, multiplied: str, tolerance: float
 ) -> None:
@@ -31,7 +33,7 @@ def test_each_batch_agrees_with_onnx_and_says_what_multiplied(
             session.run()
             session.synchronise()
             logits_NK = session.fetch()
-            reference_NK = expected(variant, small_pixels(n))
+            reference_NK = expected(small_graph(), small_pixels(n))
             assert logits_NK.dtype == np.float32
             assert logits_NK.shape == (n, 4)
             assert np.linalg.norm(logits_NK - reference_NK) <= tolerance * np.linalg.norm(reference_NK)
@@ -51,6 +53,14 @@ def test_int8_is_simulated_and_says_so(small_graph, quantised, build, small_pixe
         assert np.linalg.norm(session.fetch() - expected(variant, small_pixels(1))) <= 0.02 * np.linalg.norm(session.fetch())
         assert session.evidence().simulated
         assert {layer.precision for layer in session.evidence().layers} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "mcpu", "tuned"),
+    [("fp32", "x86-64-v3", True), ("fp16", "x86-64-v3", False), ("fp16", "sapphirerapids", True), ("bf16", "sapphirerapids", False)],
+)
+def test_only_arithmetic_that_the_cpu_has_is_worth_tuning(precision: str, mcpu: str, tuned: bool) -> None:
+    assert _computes(_library.named_cpu(mcpu), precision) is tuned
 
 
 def test_logits_are_a_copy_that_later_runs_do_not_change(small_graph, build, small_pixels) -> None:

@@ -61,8 +61,8 @@ class TVMBackend(Backend):
             return self._for_cuda(request, cpu, sizes, simulated, progress)
         target = _library.target_of(cpu, request.threads)
         dynamic = self.options.dynamic and request.variant.fixed_batch is None
-        half = request.variant.precision == "fp16" and not {"avx512fp16", "fullfp16"} & set(cpu.features)
-        tune = self.options.tune and not simulated and not dynamic and not half
+        emulated = not simulated and not _computes(cpu, request.variant.precision)
+        tune = self.options.tune and not simulated and not dynamic and not emulated
         details: dict[str, Any] = {"mcpu": cpu.mcpu, "tuned": tune}
         if tune:
             evidence = self._tuned(request, cpu, target, sizes, details, progress)
@@ -83,7 +83,7 @@ class TVMBackend(Backend):
             files=(_artifact.MANIFEST, *libraries.values()),
             evidence=evidence,
             batches=None if dynamic else sizes,
-            notes=_notes(tune, simulated, dynamic, half),
+            notes=_notes(tune, simulated, dynamic, emulated),
             details=details,
         )
 
@@ -164,11 +164,16 @@ def _file_of(batch: int | None) -> str:
     return f"model_b{batch or 'any'}.so"
 
 
-def _notes(tuned: bool, simulated: bool, dynamic: bool = False, half: bool = False) -> tuple[str, ...]:
+def _computes(cpu: Cpu, precision: str) -> bool:
+    """Whether a CPU adds and multiplies in a float type; bfloat16 has dot products there, which TVM does not use."""
+    return precision == "fp32" or (precision == "fp16" and bool({"avx512fp16", "fullfp16"} & set(cpu.features)))
+
+
+def _notes(tuned: bool, simulated: bool, dynamic: bool = False, emulated: bool = False) -> tuple[str, ...]:
     if simulated:
         return ("simulated int8: TVM computes it in floating point, so it is never faster than fp32; not tuned",)
     if dynamic:
         return ("dynamic batch: symbolic shapes cannot be tuned",)
-    if half:
-        return ("this CPU has no float16 arithmetic: each operation is converted to float32 and back; not tuned",)
+    if emulated:
+        return ("TVM converts each operation to float32 and back on this CPU: slower than fp32, and not tuned",)
     return () if tuned else ("not tuned: TVM's default code, several times slower than what tuning finds",)
