@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import deploycnn
 from deploycnn.backends import backend_classes
@@ -247,6 +249,14 @@ def test_bake_and_compose_give_arguments_that_exist() -> None:
 def test_linters_are_pinned_for_ci(tool: str) -> None:
     assert any(line.startswith(tool) for line in PYPROJECT["project"]["optional-dependencies"]["dev"])
     assert tool in PINS
+
+
+@pytest.mark.parametrize("line", fits.requirements(PYPROJECT, PYPROJECT["project"]["optional-dependencies"]))
+def test_pins_lie_within_what_the_package_allows(line: str) -> None:
+    requirement = Requirement(line)
+    # The other onnxruntime and full TensorRT are not installed where the pins are made.
+    pinned = PINS.get(canonicalize_name(requirement.name))
+    assert pinned is None or requirement.specifier.contains(pinned, prereleases=True), f"pip cannot install {line} at {pinned}"
 
 
 def test_requirements_are_the_dependencies_and_the_extra() -> None:
