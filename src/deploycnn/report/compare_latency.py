@@ -29,6 +29,7 @@ from deploycnn.types import Interval
 SENSITIVITY = 0.5
 AS_OTHERS = 4.0  # 1.96 standard deviations are 2.9 times the median size of normal values; more, as the others are few
 FEWEST_OTHERS = 3
+LEAST_S = 5e-10  # what a clock that reads 0 counts as
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -132,33 +133,42 @@ def _change(rows: list[Row], yardsticks: list[Row | None], spreads: list[stats.S
 
 
 def _deviation(row: Row, yardstick: Row | None, metric: str) -> tuple[float, float]:
-    """(logarithm of the row's figure over the yardstick's median in the same rounds, its variance by bootstrap)."""
+    """(logarithm of the row's figure, over the yardstick's median in the same rounds where there is one; variance by bootstrap)."""
     if yardstick is not None:
         both = np.intersect1d(row.samples.round_B, yardstick.samples.round_B)
         row, yardstick = Row(row.samples.in_rounds(both)), Row(yardstick.samples.in_rounds(both))
     weights_RB = stats.block_weights(row.samples.process_B, seed=0)
-    value, draws_R = _figure(row, weights_RB, metric)
-    if yardstick is not None:  # its blocks lie in the same order, so a replicate draws the same rounds of both
-        level, level_R = _figure(yardstick, weights_RB, "p50")
-        sign = -1 if metric == "throughput" else 1  # a slower machine gives fewer images per second
-        value, draws_R = value - sign * level, draws_R - sign * level_R
+    if metric in PERCENTILES and (yardstick is None or metric != "p50"):
+        value, draws_R = _of_runs(row, PERCENTILES[metric], weights_RB)
+        if yardstick is not None:  # its blocks lie in the same order, so a replicate draws the same rounds of both
+            level, level_R = _of_runs(yardstick, 0.5, weights_RB)
+            value, draws_R = value - level, draws_R - level_R
+    else:
+        # Round by round: what loaded the machine in one round is out of the ratio before rounds are put together.
+        figure_B = -_log_time_per_run(row) if metric == "throughput" else row.log_median_B
+        if yardstick is not None:
+            figure_B = figure_B + yardstick.log_median_B if metric == "throughput" else figure_B - yardstick.log_median_B
+        value, draws_R = _of_blocks(figure_B, row, weights_RB)
     n_blocks = row.samples.n_blocks
     return value, float(np.var(draws_R)) * n_blocks / max(1, n_blocks - 1)
 
 
-def _figure(row: Row, weights_RB: NDArray[np.float32], metric: str) -> tuple[float, NDArray[np.float64]]:
-    """(logarithm of the figure of all runs, of each replicate)."""
-    if metric == "throughput":
-        samples = row.samples
-        block_s = np.add.reduceat(samples.time_ns, np.cumsum(samples.runs_B) - samples.runs_B) / 1e9
-        rate_B = samples.runs_B / np.maximum(block_s, 1e-9)
-        pooled = stats.pool(rate_B, np.arange(rate_B.size), samples.process_B)
-        probability = 0.5
-    else:
-        pooled, probability = row.pool_s, PERCENTILES[metric]
-    value = max(stats.sorted_quantile(pooled.values_N, probability), 5e-10)
-    draws_R = np.maximum(stats.quantile_draws(pooled, weights_RB, probability), 5e-10)
-    return math.log(value), np.log(draws_R)
+def _of_runs(row: Row, probability: float, weights_RB: NDArray[np.float32]) -> tuple[float, NDArray[np.float64]]:
+    """Logarithm of that percentile of all runs, and of each replicate."""
+    value = max(stats.sorted_quantile(row.pool_s.values_N, probability), LEAST_S)
+    return math.log(value), np.log(np.maximum(stats.quantile_draws(row.pool_s, weights_RB, probability), LEAST_S))
+
+
+def _of_blocks(figure_B: NDArray[np.float64], row: Row, weights_RB: NDArray[np.float32]) -> tuple[float, NDArray[np.float64]]:
+    """The median over blocks, and of each replicate."""
+    pooled = stats.pool(figure_B, np.arange(figure_B.size), row.samples.process_B)
+    return float(np.median(figure_B)), stats.quantile_draws(pooled, weights_RB, 0.5)
+
+
+def _log_time_per_run(row: Row) -> NDArray[np.float64]:
+    samples = row.samples
+    block_s = np.add.reduceat(samples.time_ns, np.cumsum(samples.runs_B) - samples.runs_B) / 1e9
+    return np.asarray(np.log(np.maximum(block_s / samples.runs_B, LEAST_S)))
 
 
 def recorded(base: Interval, new: Interval) -> Estimate:

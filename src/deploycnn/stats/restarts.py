@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+OWN_P = 0.01  # an artifact's own spread counts where chance alone would give it so rarely
+
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
@@ -30,11 +32,13 @@ NO_SPREAD = Spread(log_sd=0.0, dof=math.inf)
 
 
 def restart_spreads(artifacts: Sequence[Restarts]) -> list[Spread]:
-    """The spread between restarts of each artifact: the larger of its own and the one typical of all.
+    """The spread between restarts of each artifact: the one typical of all, or its own where that is surely larger.
 
     The typical one is the median over artifacts of the variance of process medians, less what the blocks explain.
     Zero where no artifact was started twice.
     """
+    from scipy.special import chdtrc
+
     found = [_between_and_within(artifact) for artifact in artifacts]
     known = [entry for entry in found if entry is not None]
     if not known:
@@ -47,8 +51,13 @@ def restart_spreads(artifacts: Sequence[Restarts]) -> list[Spread]:
     pooled_dof = max(1.0, sum(dof for *_, dof in known) / 2)
     spreads = []
     for entry in found:
-        own = max(0.0, entry[0] - entry[1]) if entry else 0.0
-        spreads.append(Spread(log_sd=math.sqrt(max(pooled, own)), dof=pooled_dof))
+        variance = pooled
+        if entry is not None:
+            between, within, dof = entry
+            usual = within + pooled
+            if usual == 0 or chdtrc(dof, dof * between / usual) < OWN_P:
+                variance = max(pooled, between - within)
+        spreads.append(Spread(log_sd=math.sqrt(variance), dof=pooled_dof))
     return spreads
 
 
