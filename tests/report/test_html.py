@@ -131,6 +131,17 @@ def test_each_number_says_what_stands_behind_it(html):
     assert any("paired on the same 1,000 images" in attributes["title"] for attributes in figures)
 
 
+def test_what_the_device_alone_took_stands_beside_the_median(run_folder, make_latency):
+    record = read_record(run_folder)
+    device = make_latency(1, 4.5e-5, boundary="device")
+    cells = tuple(
+        cell.model_copy(update={"device_latencies": (device,)}) if cell.name == "onnxruntime/int8/cpu" else cell for cell in record.cells
+    )
+    write_reports(run_folder, record.model_copy(update={"cells": cells}))
+    page = Page((run_folder / "report.html").read_text(encoding="utf-8"))
+    assert any("on the device alone 45.0 µs, 95 % interval" in tip for tip in page.having("title"))
+
+
 def test_each_artifact_stands_in_every_chart_that_it_belongs_to(html, run_folder):
     page = Page(html)
     marks = [

@@ -36,6 +36,15 @@ def percentile_tip(latency: Latency, name: str, interval: Interval | None) -> st
     return "\n".join([*lines, *doubts(latency)])
 
 
+def median_tip(cell: Cell, latency: Latency) -> str:
+    """Of the median, with what the device alone took where the backend tells."""
+    lines = [percentile_tip(latency, "p50", latency.p50_s)]
+    device = cell.latency(latency.batch, "device")
+    if device is not None:
+        lines.append(f"on the device alone {units.seconds(device.p50_s.value)}, {span(device.p50_s)}")
+    return "\n".join(lines)
+
+
 def rate_tip(latency: Latency) -> str:
     """Of images per second."""
     rate = latency.images_per_s

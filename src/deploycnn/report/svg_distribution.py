@@ -106,4 +106,4 @@ def _tip(cell: Cell, latency: Latency) -> str:
         if tail is not None
     ]
     extremes = f"fastest {units.seconds(latency.min_s)}, mean {units.seconds(latency.mean_s)}, slowest {units.seconds(latency.max_s)}"
-    return "\n".join([cell_name(cell), numbers.percentile_tip(latency, "p50", latency.p50_s), *tails, extremes])
+    return "\n".join([cell_name(cell), numbers.median_tip(cell, latency), *tails, extremes])

@@ -134,7 +134,7 @@ def _tip(record: Record, point: _Point) -> str:
     return "\n".join(
         [
             f"{cell_name(point.cell)}: {said}",
-            numbers.percentile_tip(point.latency, "p50", point.latency.p50_s),
+            numbers.median_tip(point.cell, point.latency),
             f"top-1 {units.percent(point.accuracy.top1.value)}, {numbers.change_tip(point.accuracy)}",
         ]
     )

@@ -142,7 +142,7 @@ def _latency(record: Record, cell: Cell, latency: Latency | None) -> list[Number
         return [NONE] * len(LATENCY_HEADINGS)
     median = latency.p50_s
     row = next(row for row in rows.latency_rows(record, latency.batch) if (row.name, row.precision, row.target) == _key(cell))
-    tip = numbers.percentile_tip(latency, "p50", median)
+    tip = numbers.median_tip(cell, latency)
     found = [
         Number(text=row.p50, tip=tip, sort=median.value),
         Number(text=row.spread, tip=tip, sort=(median.high - median.low) / median.value if median.value else 0.0, kind=_noisy(latency)),

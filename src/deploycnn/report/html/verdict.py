@@ -85,7 +85,7 @@ def _tiles(record: Record, cell: Cell, judged: int | None) -> list[Tile]:
     latency = cell.latency(judged) if judged is not None else None
     if latency is not None:
         p50, p99 = latency.p50_s, latency.p99_s
-        tiles.append(_tile("median latency", units.seconds(p50.value), numbers.percentile_tip(latency, "p50", p50), _range(p50)))
+        tiles.append(_tile("median latency", units.seconds(p50.value), numbers.median_tip(cell, latency), _range(p50)))
         tail = units.seconds(p99.value) if p99 else "not known"
         note = _range(p99) if p99 else f"{latency.n_samples:,} runs are too few"
         tiles.append(_tile("p99 latency", tail, numbers.percentile_tip(latency, "p99", p99), note))
