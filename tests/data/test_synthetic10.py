@@ -14,7 +14,7 @@ from deploycnn.data import synthetic10
 from deploycnn.data._drawing import OPAQUE, SHAPES, TEXTURES, Dice, coverage, ground, root
 from deploycnn.data.synthetic10 import CLASSES, generate
 
-DIGEST = "ae20dc936a42e4d0eb09e6cad4ebc671dcc1b61249816e48a7cbb2d1899a465e"
+DIGEST = "1ff3b28f1179d487d45931478f22beffcf80b07027d5b8d7259864ef7e8a8f8e"
 PRINT_DIGEST = """
 import hashlib
 from deploycnn.data.synthetic10 import generate

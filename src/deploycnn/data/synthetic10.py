@@ -22,11 +22,15 @@ from deploycnn.recipe import DataOptions
 from deploycnn.types import Progress, ProgressCallback
 
 CLASSES = (*SHAPES, *TEXTURES)
-DEFAULT_COUNTS = {"train": 20_000, "test": 5_000}
+DEFAULT_COUNTS = {"train": 25_000, "test": 5_000}
 LARGEST_COUNTS = {"train": 50_000, "test": 10_000}
 FRAGMENTS = 3
 _CHUNK = 100  # images made together: their arrays fit a core's cache. A multiple of the number of classes
 _MIDDLE = SIDE * PIXEL // 2
+# Objects of a class tend to a colour, as real ones do: networks find that first, and it gets them off the ground.
+_TINTS = 16 * np.array(
+    [[1, 1, 1], [1, 1, -1], [1, -1, 1], [-1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1], [-1, -1, -1], [1, 0, -1], [-1, 0, 1]], np.int32
+)
 _ACROSS = np.full((1, 1, 1), 2 * SIDE * PIXEL, np.int32)  # half length of a bar that crosses the whole image
 
 
@@ -89,22 +93,22 @@ def _draw(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
         _paint_fragment(canvas_N3HW, dice)
     _paint_object(canvas_N3HW, labels_N, dice)
     _paint_cover(canvas_N3HW, dice)
-    amplitude_N = dice.integers(8, 44, (_CHUNK, 1, 1, 1)).astype(np.int16)
+    amplitude_N = dice.integers(8, 56, (_CHUNK, 1, 1, 1)).astype(np.int16)
     canvas_N3HW += dice.noise(canvas_N3HW.shape) * amplitude_N >> 8
     return np.clip(canvas_N3HW, 0, 255).astype(np.uint8), labels_N
 
 
 def _paint_fragment(canvas_N3HW: Shorts, dice: Dice) -> None:
-    """A short bar of any colour anywhere."""
+    """A short bar anywhere, on the whole darker than the object."""
     u, v = local(dice.integers(0, SIDE * PIXEL, (2, _CHUNK)), dice.integers(0, TURN, (_CHUNK,)))
     length, width = dice.integers(PIXEL, 6 * PIXEL, (_CHUNK, 1, 1)), dice.integers(PIXEL // 2, 2 * PIXEL, (_CHUNK, 1, 1))
-    paint(canvas_N3HW, dice.integers(0, 256, (_CHUNK, 3)), coverage(bar(u, v, length, width)))
+    paint(canvas_N3HW, dice.integers(16, 176, (_CHUNK, 3)), coverage(bar(u, v, length, width)))
 
 
 def _paint_object(canvas_N3HW: Shorts, labels_N: np.ndarray, dice: Dice) -> None:
-    radius_N = dice.integers(7 * PIXEL, 14 * PIXEL, (_CHUNK,))
-    play_N = np.minimum(_MIDDLE - radius_N * 3 // 4, 5 * PIXEL)
-    u, v = local(_MIDDLE + dice.integers(-play_N, play_N, (2, _CHUNK)), dice.integers(-TURN // 16, TURN // 16, (_CHUNK,)))
+    radius_N = dice.integers(6 * PIXEL, 14 * PIXEL, (_CHUNK,))
+    play_N = np.minimum(_MIDDLE - radius_N * 3 // 4, 4 * PIXEL)
+    u, v = local(_MIDDLE + dice.integers(-play_N, play_N, (2, _CHUNK)), dice.integers(-TURN // 14, TURN // 14, (_CHUNK,)))
     period_N = dice.integers(4 * PIXEL, 7 * PIXEL, (_CHUNK,))
     round_N = dice.integers(0, 2, (_CHUNK,)) == 0
     outline, texture = np.empty(u.shape, np.int16), np.zeros(u.shape, np.int16)
@@ -118,8 +122,8 @@ def _paint_object(canvas_N3HW: Shorts, labels_N: np.ndarray, dice: Dice) -> None
         patch_N = np.maximum(radius_N, 2 * period_N)  # room for two periods on either side of the middle
         for patch, these in (("disc", members[round_N[members]]), ("square", members[~round_N[members]])):
             outline[these] = coverage(SHAPES[patch](u[these], v[these], patch_N[these, None, None]))
-    colour_N3 = dice.integers(136, 248, (_CHUNK, 3))
-    opacity_N = dice.integers(OPAQUE * 7 // 16, OPAQUE, (_CHUNK, 1, 1)).astype(np.int16)
+    colour_N3 = dice.integers(144, 224, (_CHUNK, 3)) + _TINTS[labels_N]
+    opacity_N = dice.integers(OPAQUE * 3 // 8, OPAQUE, (_CHUNK, 1, 1)).astype(np.int16)
     paint(canvas_N3HW, colour_N3, outline * opacity_N >> 7)
     paint(canvas_N3HW, dice.integers(24, 120, (_CHUNK, 3)), (outline * texture >> 7) * opacity_N >> 7)
 
