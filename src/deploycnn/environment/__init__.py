@@ -39,7 +39,6 @@ PACKAGES = (
     "onnxscript",
     "onnxruntime",
     "onnxruntime-gpu",
-    "onnxconverter-common",
     "apache-tvm",
     "apache-tvm-ffi",
     "xgboost-cpu",

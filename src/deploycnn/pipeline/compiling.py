@@ -53,7 +53,7 @@ def _variant(
     variant_key = key(
         "variant",
         code=("precision", "graph"),
-        packages=("onnx", "onnxruntime-gpu", "onnxruntime", "onnxconverter-common"),
+        packages=("onnx", "onnxruntime-gpu", "onnxruntime"),
         graph=graph.sha256,
         precision=precision,
         form=form,
