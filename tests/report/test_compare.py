@@ -241,7 +241,7 @@ def test_the_control_does_not_speak_for_a_gpu() -> None:
 
 
 def test_no_difference_below_the_noise_floor_is_called_one() -> None:
-    loud = {"1": Interval(value=1.0, low=0.7, high=1.3)}
+    loud = {"1": Interval(value=1.3, low=1.2, high=1.4)}
     result = compared(new=slower("tvm/fp32/cpu", 1.2), new_changes={"noise_floor": loud})
     change = of(result, "tvm/fp32/cpu")
     assert change.verdict == "inconclusive"

@@ -181,6 +181,8 @@ def recorded(base: Interval, new: Interval) -> Estimate:
 
 
 def floor(intervals: list[Interval]) -> float:
-    """The largest difference, as a logarithm, that two measurements of one artifact showed or may have shown."""
-    bounds = [abs(math.log(bound)) for interval in intervals for bound in (interval.low, interval.high) if bound > 0]
-    return max(bounds, default=0.0)
+    """The largest difference, as a logarithm, that two measurements of one artifact in one run showed (A/A).
+
+    Not the ends of their interval: chance is in every row's own interval already.
+    """
+    return max((abs(math.log(interval.value)) for interval in intervals), default=0.0)

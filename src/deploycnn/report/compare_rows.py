@@ -114,7 +114,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         yield f"{text}; that is taken out of the changes"
     for batch, share in comparison.noise_floors:
         if share > 0:
-            yield f"batch {batch}: noise floor {units.percent(share, 1)}; no smaller difference is called one"
+            yield f"batch {batch}: noise floor {units.percent(share, 1)} (one artifact measured twice); no smaller difference is called one"
     if comparison.added:
         yield f"only in the new run: {', '.join(comparison.added)}"
     yield from comparison.notes
