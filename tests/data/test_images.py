@@ -195,7 +195,7 @@ def test_changed_bytes_are_an_error_or_an_image(data: st.DataObject, tmp_path_fa
     """Every error of Pillow's readers is translated."""
     import warnings
 
-    kind = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX"]))
+    kind = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "ICNS", "TGA", "PCX", "SGI", "DDS"]))
     buffer = io.BytesIO()
     Image.fromarray(np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)).save(buffer, kind)
     changed = bytearray(buffer.getvalue()[: data.draw(st.integers(1, len(buffer.getvalue())))])

@@ -41,6 +41,7 @@ _UNREADABLE = (
     LookupError,
     EOFError,
     OverflowError,
+    AssertionError,
     AttributeError,
     NotImplementedError,
     MemoryError,
