@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from deploycnn.backends.tvm._pool import Pool
 from deploycnn.backends.tvm._records import History, Measured
 from deploycnn.backends.tvm._search import Task
 from deploycnn.backends.tvm._tuning import Budget, Tuner
-from deploycnn.errors import BackendError
+from deploycnn.errors import BackendError, Unavailable
 
 # --- the order of the search ----------------------------------------------------------------
 
@@ -199,3 +201,48 @@ def test_a_tuned_library_is_right_covered_and_not_tuned_again(small_graph, build
         records.write_bytes(records.read_bytes()[:-7])
     _, mended, _ = build(backend, variant, batches=(2,))
     assert mended.details["batch 2"]["trials"] >= facts["trials"]
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_candidates_are_timed_on_the_device_of_an_rpc_tracker(small_graph, build, tmp_path: Path) -> None:
+    for package in ("tornado", "cloudpickle"):
+        pytest.importorskip(package, reason="TVM's RPC tracker and server need it")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    tracker = ["tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+    server = ["tvm.exec.rpc_server", "--host", "127.0.0.1", "--tracker", f"127.0.0.1:{port}", "--key", "box"]
+    with contextlib.ExitStack() as stack, (tmp_path / "rpc.log").open("wb") as log:
+        for command in (tracker, server):
+            process = stack.enter_context(
+                subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log, cwd=tmp_path, start_new_session=True)
+            )
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while not _answers(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        backend = TVMBackend(TVMOptions(trials=1, minutes=0.01, remote=f"127.0.0.1:{port}/box"))
+        _, compiled, _ = build(backend, small_graph(), batches=(1,))
+    facts = compiled.details["batch 1"]
+    assert facts["functions"] == facts["functions_tuned"]
+    assert facts["evaluator_tuned_s"] > 0
+    assert [path for path in (tmp_path / "cache").rglob("*-box-1t") if path.is_dir()]
+
+
+def test_a_tracker_that_is_not_there_is_said_at_once(small_graph, build) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(Unavailable, match="RPC tracker"):
+            build(TVMBackend(TVMOptions(remote=f"127.0.0.1:{taken.getsockname()[1]}/box")), small_graph(), batches=(1,))
+
+
+def test_a_tracker_is_named_as_host_port_and_key() -> None:
+    with pytest.raises(ValueError, match="remote"):
+        TVMOptions(remote="box")

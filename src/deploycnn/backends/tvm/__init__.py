@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ from deploycnn.backends.tvm._tuning import Budget
 from deploycnn.environment import environment, package_version
 from deploycnn.types import Artifact, Compiled, CompileRequest, Evidence, Progress, ProgressCallback, Readiness, Target
 
+_REMOTE = r"^([^:/\s]+):(\d+)/(\S+)$"
+
 
 class TVMOptions(Options):
     """How much to tune, and for which CPU."""
@@ -30,6 +33,7 @@ class TVMOptions(Options):
     seed: int = 0
     mcpu: str | None = None  # LLVM's name of the CPU; None: this machine's
     dynamic: bool = False  # one library for every batch size: symbolic shapes cannot be tuned
+    remote: str | None = Field(None, pattern=_REMOTE)  # HOST:PORT/KEY of a TVM RPC tracker: candidates are timed on its device
 
 
 class TVMBackend(Backend):
@@ -124,7 +128,7 @@ class TVMBackend(Backend):
         self, request: CompileRequest, cpu: Cpu, target: Any, sizes: tuple[int, ...], details: dict[str, Any], progress: ProgressCallback
     ) -> Evidence:
         left_s = 60 * self.options.minutes
-        with _compiling.workshop(request, cpu, target, self.options.seed) as shop:
+        with _compiling.workshop(request, cpu, target, self.options.seed, _remote(self.options.remote)) as shop:
             for done, size in enumerate(sizes):
                 budget = Budget(trials=self.options.trials, seconds=left_s / (len(sizes) - done))
                 path = request.folder / _file_of(size)
@@ -136,6 +140,11 @@ class TVMBackend(Backend):
     def load(self, artifact: Artifact, folder: Path, threads: int) -> Session:
         session = _artifact.CudaSession if artifact.target.device == "cuda" else _artifact.CpuSession
         return session(artifact, folder, threads)
+
+
+def _remote(text: str | None) -> _compiling.Remote | None:
+    found = re.match(_REMOTE, text) if text else None
+    return (found[1], int(found[2]), found[3]) if found else None
 
 
 def _lacking(target: Target) -> Readiness | None:

@@ -23,6 +23,8 @@ from deploycnn.errors import BackendError
 from deploycnn.types import CompileRequest, Evidence, Progress, ProgressCallback
 
 _CLOSE = 1.15  # layouts nearer than this by their functions' times are timed as whole networks
+Remote = tuple[str, int, str]  # host, port and key of a TVM RPC tracker
+
 _WAIT_S = 3600.0  # for another run that tunes on this machine: two at once would spoil each other's times
 
 
@@ -39,12 +41,14 @@ class Workshop:
 
 
 @contextmanager
-def workshop(request: CompileRequest, cpu: Cpu, target: Any, seed: int) -> Iterator[Workshop]:
-    """Opens the records of this CPU for one tuner at a time, and starts the processes that build and time."""
+def workshop(request: CompileRequest, cpu: Cpu, target: Any, seed: int, remote: Remote | None) -> Iterator[Workshop]:
+    """Opens the records of this CPU, or of a remote device, for one tuner at a time, and starts the processes that build and time."""
     version = package_version("apache-tvm") or "unknown"
-    folder = request.cache_folder / "tvm" / f"{version}-{cpu.mcpu}-{request.threads}t"
+    device = f"-{remote[2]}" if remote else ""
+    folder = request.cache_folder / "tvm" / f"{version}-{cpu.mcpu}{device}-{request.threads}t"
     with lock(folder / "lock", f"tuning TVM for {cpu.mcpu}", _WAIT_S), tempfile.TemporaryDirectory(prefix="deploycnn-tvm-") as temp:
-        with Pool(min(usable_cores(), 8), request.threads, Path(temp)) as pool:
+        with Pool(min(usable_cores(), 8), request.threads, Path(temp), remote) as pool:
+            pool.reach()
             _library.skip_tensor_intrinsics()
             shipped = read_shipped(_shipped_first(cpu))
             yield Workshop(pool=pool, records=Records(folder), shipped=shipped, target=target, threads=request.threads, seed=seed)
@@ -173,6 +177,7 @@ def _network_s(request: CompileRequest, batch: int, shop: Workshop, library: Pat
             "op": "network",
             "library": str(library),
             "arguments": [(spec.dtype, (batch, *spec.shape_CHW))],
+            "best_s": 1e9,
             "block_s": 5e-3,
             "blocks": 10,
             "limit_cpu_s": 120.0,

@@ -7,6 +7,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deploycnn.errors import BackendError
+from deploycnn.errors import BackendError, Unavailable
 
 _CHILD = Path(__file__).with_name("_tuning_child.py")
 _START_S = 120.0  # for a child to import TVM, on a machine with other things to do
@@ -101,13 +102,42 @@ class Child:
 
 
 class Pool:
-    """Builders that work side by side, and a timer that works alone: nothing of ours runs while it times."""
+    """Builders that work side by side, and a timer that works alone: nothing of ours runs while it times.
 
-    def __init__(self, builders: int, threads: int, folder: Path) -> None:
+    Args:
+        builders: how many.
+        threads: that timed code runs with.
+        folder: for libraries and logs.
+        remote: host, port and key of a TVM RPC tracker whose device times, instead of this machine.
+    """
+
+    def __init__(self, builders: int, threads: int, folder: Path, remote: tuple[str, int, str] | None = None) -> None:
         self._folder = folder
+        self._remote = remote
         self._builders = [Child(1, folder / f"builder{number}.log") for number in range(builders)]
         self._timer = Child(threads, folder / "timer.log")
         self._number = 0
+
+    def reach(self) -> None:
+        """Raises Unavailable where the remote device cannot be had. Nothing to do without one."""
+        if self._remote is None:
+            return
+        host, port, key = self._remote
+        try:
+            socket.create_connection((host, port), timeout=10).close()
+        except OSError as error:
+            raise Unavailable(
+                f"candidates are to be timed through the RPC tracker at {host}:{port}",
+                found=str(error),
+                remedy="start it there: python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port 9190",
+            ) from error
+        answer = self.time({"op": "reach", "limit_cpu_s": 60.0})
+        if "error" in answer:
+            raise Unavailable(
+                f"the RPC tracker at {host}:{port} gives no device '{key}'",
+                found=str(answer["error"]),
+                remedy=f"start one on the device: python -m tvm.exec.rpc_server --tracker {host}:{port} --key {key}",
+            )
 
     def build(self, modules: Sequence[str], target: Mapping[str, Any], limit_cpu_s: float) -> list[Answer]:
         """Libraries' paths, or errors, of scheduled modules (TVM JSON), in their order."""
@@ -134,7 +164,7 @@ class Pool:
 
     def time(self, job: Mapping[str, Any]) -> Answer:
         """Seconds that one library takes, or an error."""
-        self._timer.ask(job)
+        self._timer.ask({**job, "remote": self._remote})
         return self._timer.answer()
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ TVM's own builder starts new processes for each batch of candidates, and each im
 one imports TVM once, without torch and those. A candidate that crashes it, hangs it or makes it grow costs the tuner
 a new process, 1.5 s, and nothing else. The file imports nothing of deploycnn, so that nothing is loaded twice.
 
-Messages are pickled plain values after their length in 8 bytes. A job has `op`: `build`, `kernel` or `network`; the
-answer is `{"value": ...}` or `{"error": text}`, with `resident_bytes`, the most memory that the process has held.
+Messages are pickled plain values after their length in 8 bytes. A job has `op`: `build`, `reach`, `kernel` or
+`network`; the answer is `{"value": ...}` or `{"error": text}`, with `resident_bytes`, the most memory that the process has held.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import signal
 import struct
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 _ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, OSError, MemoryError)
+_SESSIONS: dict[tuple[str, int, str], Any] = {}  # open RPC sessions, by tracker and key
 _QUICK_LOOK = 3.0  # a candidate this many times slower than the best one is not timed further
 
 
@@ -76,7 +78,7 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     # Processor time, for a machine with other things to do. Nothing catches the signal: it ends the process, even in LLVM.
     signal.setitimer(signal.ITIMER_PROF, job["limit_cpu_s"])
     try:
-        outcome = {"value": {"build": build, "kernel": time_kernel, "network": time_network}[job["op"]](job)}
+        outcome = {"value": {"build": build, "reach": reach, "kernel": time_kernel, "network": time_network}[job["op"]](job)}
     except _ERRORS as error:
         outcome = {"error": f"{type(error).__name__}: {str(error).strip()[-300:]}"}
     signal.setitimer(signal.ITIMER_PROF, 0)
@@ -94,39 +96,64 @@ def build(job: dict[str, Any]) -> str:
 
 
 def time_kernel(job: dict[str, Any]) -> float:
-    """Seconds a call of a library's one function takes: the least of several averages, so that other load hardly counts.
+    """Seconds that a call of a library's one function takes. A job has
 
-    `arguments` are (dtype, shape), `best_s` what is to be beaten.
+    library: its path;  arguments: (dtype, shape) of each;  block_s, blocks: how long and how often to time;
+    best_s: what is to be beaten, one that is nowhere near is looked at only once;
+    remote: (host, port, key) of a TVM RPC tracker whose device runs it, None for this machine.
     """
-    import tvm
-
-    library = tvm.runtime.load_module(job["library"])
-    device = tvm.cpu(0)
-    fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-    arguments = [tvm.runtime.empty(shape, dtype, device) for dtype, shape in job["arguments"]]
-    for argument in arguments:
-        fill(argument)
-    first = min(library.time_evaluator("main", device, number=1, repeat=3)(*arguments).results)
-    if first > _QUICK_LOOK * job["best_s"]:
-        return float(first)
-    number = max(1, round(job["block_s"] / max(first, 1e-7)))
-    return float(min(library.time_evaluator("main", device, number=number, repeat=job["blocks"])(*arguments).results))
+    library, device, function = opened(job)
+    return least(library, device, function, job)
 
 
 def time_network(job: dict[str, Any]) -> float:
-    """Seconds a run of a whole network takes, by TVM's evaluator: the least of several averages. `inputs` as `arguments` above."""
-    import tvm
+    """Seconds that a run of a whole network takes; the job as for a kernel."""
     from tvm import relax
 
-    device = tvm.cpu(0)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(job["library"]), device)
-    fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
+    library, device, function = opened(job)
+    return least(relax.VirtualMachine(library, device), device, function, job)
+
+
+def opened(job: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The library where it is to run, the device there, and the way to functions of TVM's runtime there."""
+    import tvm
+
+    if job.get("remote") is None:
+        return tvm.runtime.load_module(job["library"]), tvm.cpu(0), tvm.get_global_func
+    session = session_of(job["remote"])
+    session.upload(job["library"])
+    return session.load_module(Path(job["library"]).name), session.cpu(0), session.get_function
+
+
+def reach(job: dict[str, Any]) -> str:
+    """Opens a session on the device of a tracker, before anything depends on it."""
+    session_of(job["remote"])
+    return str(job["remote"])
+
+
+def session_of(remote: tuple[str, int, str]) -> Any:
+    """The session on the device that a tracker (host, port) knows by a key; opened once."""
+    from tvm import rpc
+
+    if remote not in _SESSIONS:
+        host, port, key = remote
+        _SESSIONS[remote] = rpc.connect_tracker(host, port).request(key, session_timeout=3600)
+    return _SESSIONS[remote]
+
+
+def least(runner: Any, device: Any, function: Any, job: dict[str, Any]) -> float:
+    """The least of several averages, so that other load on the machine hardly counts, by TVM's evaluator."""
+    import tvm
+
+    fill = function("tvm.contrib.random.random_fill_for_measure")
     arguments = [tvm.runtime.empty(shape, dtype, device) for dtype, shape in job["arguments"]]
     for argument in arguments:
         fill(argument)
-    first = min(machine.time_evaluator("main", device, number=1, repeat=3)(*arguments).results)
+    first = min(runner.time_evaluator("main", device, number=1, repeat=3)(*arguments).results)
+    if first > _QUICK_LOOK * job["best_s"]:
+        return float(first)
     number = max(1, round(job["block_s"] / max(first, 1e-7)))
-    return float(min(machine.time_evaluator("main", device, number=number, repeat=job["blocks"])(*arguments).results))
+    return float(min(runner.time_evaluator("main", device, number=number, repeat=job["blocks"])(*arguments).results))
 
 
 if __name__ == "__main__":
