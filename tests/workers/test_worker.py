@@ -91,6 +91,13 @@ def test_loading_tells_what_the_first_answer_costs(worker_of, artifact, tmp_path
             worker.load("null", {}, artifact, tmp_path / "artifact", timeout_s=30)
 
 
+def test_a_workers_peak_memory_is_not_that_of_the_process_that_started_it(worker_of, artifact, tmp_path):
+    ballast = np.ones(150_000_000)  # 1.2 GB, touched
+    with worker_of() as worker:
+        peak_bytes = worker.load("null", {}, artifact, tmp_path / "artifact", timeout_s=30).memory.peak_bytes
+    assert peak_bytes < ballast.nbytes / 2
+
+
 @pytest.mark.parametrize("batch", [1, 5, 23, 100])
 def test_predicting_answers_every_image_in_order(worker_of, artifact, tmp_path, batch):
     folder = tmp_path / "artifact"

@@ -132,16 +132,13 @@ class Bench:
         return run_load(session, images_NCHW, load, folder)
 
     def memory(self) -> MemoryFacts:
-        import resource
-
         device_bytes = _device_bytes() if self._artifact is not None and self._artifact.target.device == "cuda" else None
         if device_bytes is not None:
             self._device_peak_bytes = max(device_bytes, self._device_peak_bytes or 0)
         resident_bytes = psutil.Process().memory_info().rss
-        unit_bytes = 1024 if os.uname().sysname == "Linux" else 1
         return MemoryFacts(
             resident_bytes=resident_bytes,
-            peak_bytes=max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes),  # updated late
+            peak_bytes=max(resident_bytes, _peak_bytes()),  # the kernel updates it late
             device_bytes=device_bytes,
             device_peak_bytes=self._device_peak_bytes,
         )
@@ -194,6 +191,17 @@ def _check_file(entry: FileEntry, folder: Path) -> None:
             found=f"it is damaged: {path.stat().st_size} bytes, its digest is not that of the {entry.size_bytes} bytes that were built",
             remedy="run again: it is then rebuilt",
         )
+
+
+def _peak_bytes() -> int:
+    """Highest resident size of this program. Linux's ru_maxrss begins at the size of whoever started it; VmHWM does not."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def _device_bytes() -> int | None:
