@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploycnn.errors import EXIT_OK
-from deploycnn.report.compare_rows import Group, Row, groups, headline, remarks
+from deploycnn.report.compare_rows import Group, Row, groups, headline, reasons, remarks
 from deploycnn.report.compare_values import Comparison
 from deploycnn.report.markdown import table
 
@@ -15,6 +15,8 @@ def render_markdown(comparison: Comparison) -> str:
     mark = "✅" if comparison.exit_code == EXIT_OK else "❌"
     parts = [f"### {mark} {_plain(comparison.conclusion)}", _plain(headline(comparison))]
     parts += [_group(group) for group in groups(comparison)]
+    if why := reasons(comparison):
+        parts.append("\n".join(f"- {', '.join(f'`{name}`' for name in names)}: {_plain(reason)}" for reason, names in why.items()))
     said = [f"- {_plain(remark)}" for remark in remarks(comparison)]
     machines = {machine for run in (comparison.base, comparison.new) for machine in run.machines}
     said += [f"- machine: {_plain(machine)}" for machine in sorted(machines)]
@@ -27,8 +29,7 @@ def render_markdown(comparison: Comparison) -> str:
 def _group(group: Group) -> str:
     headings = ["artifact", "verdict", "base", "new", "change", "95 % CI"]
     parts = [f"**{group.title}**", table(headings, [_line(row) for row in group.rows], text_columns=2)]
-    parts.append("\n".join(f"- `{row.name}`: {_plain(row.reason)}" for row in group.rows if row.reason))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def _line(row: Row) -> list[str]:

@@ -101,6 +101,16 @@ def _moved(change: Change) -> tuple[str, str]:
     return f"{value:+.1f} %", f"{low:+.1f} to {high:+.1f}"
 
 
+def reasons(comparison: Comparison) -> dict[str, list[str]]:
+    """Why there is no verdict, with the rows that it holds for."""
+    found: dict[str, list[str]] = {}
+    for change in comparison.changes:
+        if change.verdict in ("inconclusive", "incomparable") and change.reason:
+            batch = f" batch {change.batch}" if change.batch is not None else ""
+            found.setdefault(change.reason, []).append(row_of(change).name + batch)
+    return found
+
+
 def headline(comparison: Comparison) -> str:
     """Which runs."""
     return f"{comparison.new.name} against {comparison.base.name}: {comparison.new.model} on {comparison.new.data}"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deploycnn.report.compare_rows import Group, Row, groups, headline, remarks, row_of
+from deploycnn.report.compare_rows import Group, Row, groups, headline, reasons, remarks
 from deploycnn.report.compare_values import Comparison
 
 WIDE = 130  # columns from which p-values and reasons stand in the table
@@ -20,9 +20,8 @@ def render_terminal(comparison: Comparison, console: Console) -> None:
     for group in groups(comparison):
         console.print(_table(group, wide=wide))
     if not wide:
-        for change in comparison.changes:
-            if change.reason:
-                console.print(f"  {escape(row_of(change).name)}: {escape(change.reason)}", soft_wrap=False, style="dim")
+        for reason, names in reasons(comparison).items():
+            console.print(f"  {escape(', '.join(names))}: {escape(reason)}", style="dim")
     for remark in remarks(comparison):
         console.print(f"  {escape(remark)}", style="dim")
     failed = comparison.exit_code != 0
