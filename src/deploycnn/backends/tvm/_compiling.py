@@ -162,7 +162,8 @@ def _fastest(request: CompileRequest, batch: int, shop: Workshop, tuner: Tuner, 
 
 
 def _untuned_s(request: CompileRequest, batch: int, shop: Workshop, module: Any) -> float:
-    library = request.folder / "untuned.so"
+    # One name a batch size: the loader gives back the library that a process has already loaded under a name.
+    library = request.folder / f"untuned-b{batch}.so"
     _artifact.write_library(build_plain(module, shop.target), library)
     try:
         return _network_s(request, batch, shop, library)
