@@ -108,8 +108,8 @@ def tuned_library(
 
     def report(tuner: Tuner, task: Task) -> None:
         best_s = tuner.best.time_s(tuner.tasks)
-        known = units.seconds(best_s) if best_s < float("inf") else "not all functions have a schedule yet"
-        progress(Progress(done=min(tuner.trials, budget.trials), total=budget.trials, unit="trials", note=f"batch {batch}: best {known}"))
+        known = units.seconds(best_s) if best_s < float("inf") else "unknown: not every function has a schedule"
+        progress(Progress(done=min(tuner.trials, budget.trials), total=budget.trials, unit="trials", note=f"batch {batch}, best {known}"))
 
     trials_before = tuner.trials
     seconds = tuner.tune(budget, report)
