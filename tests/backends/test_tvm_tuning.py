@@ -22,6 +22,7 @@ from deploycnn.backends.tvm._records import History, Measured
 from deploycnn.backends.tvm._search import Task
 from deploycnn.backends.tvm._tuning import Budget, Tuner
 from deploycnn.errors import BackendError, Unavailable
+from deploycnn.types import CompileRequest, Target
 
 # --- the order of the search ----------------------------------------------------------------
 
@@ -206,6 +207,29 @@ def test_tuned_libraries_are_right_covered_and_not_tuned_again(small_graph, buil
     for n in sizes:
         facts = mended.details[f"batch {n}"]
         assert facts["trials"] - facts["new_trials"] == found[n]["trials"]
+
+
+@pytest.mark.slow
+def test_a_tuner_killed_in_the_middle_leaves_what_it_found_to_the_next_run(small_graph, build, tmp_path: Path) -> None:
+    variant, folder, cache = small_graph(), tmp_path / "killed", tmp_path / "cache"
+    folder.mkdir()
+    request = CompileRequest(variant=variant, target=Target(device="cpu"), batches=(1,), folder=folder, cache_folder=cache)
+    code = (
+        "import sys; from deploycnn.backends.tvm import TVMBackend; from deploycnn.types import CompileRequest\n"
+        "TVMBackend().compile(CompileRequest.model_validate_json(sys.argv[1]), lambda progress: None)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code, request.model_dump_json()], env=environment, stderr=subprocess.DEVNULL) as tuner:
+        deadline = time.monotonic() + 300
+        while len(list(cache.rglob("*.jsonl"))) < 2 and tuner.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        tuner.send_signal(signal.SIGKILL)
+    before = sum(text.count('{"s"') for text in (path.read_text() for path in cache.rglob("*.jsonl")))
+    assert before > 0
+    _, compiled, _ = build(TVMBackend(TVMOptions(trials=before, minutes=5)), variant, batches=(1,))
+    facts = compiled.details["batch 1"]
+    assert facts["trials"] - facts["new_trials"] == before
+    assert facts["functions"] == facts["functions_tuned"]
 
 
 def _answers(port: int) -> bool:

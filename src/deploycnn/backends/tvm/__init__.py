@@ -128,7 +128,8 @@ class TVMBackend(Backend):
         self, request: CompileRequest, cpu: Cpu, target: Any, sizes: tuple[int, ...], details: dict[str, Any], progress: ProgressCallback
     ) -> Evidence:
         left_s = 60 * self.options.minutes
-        with _compiling.workshop(request, cpu, target, self.options.seed, _remote(self.options.remote)) as shop:
+        opened = _compiling.workshop(request, cpu, target, self.options.seed, _remote(self.options.remote), progress)
+        with opened as shop:
             for done, size in enumerate(sizes):
                 budget = Budget(trials=self.options.trials, seconds=left_s / (len(sizes) - done))
                 path = request.folder / _file_of(size)

@@ -41,12 +41,19 @@ class Workshop:
 
 
 @contextmanager
-def workshop(request: CompileRequest, cpu: Cpu, target: Any, seed: int, remote: Remote | None) -> Iterator[Workshop]:
+def workshop(
+    request: CompileRequest, cpu: Cpu, target: Any, seed: int, remote: Remote | None, progress: ProgressCallback
+) -> Iterator[Workshop]:
     """Opens the records of this CPU, or of a remote device, for one tuner at a time, and starts the processes that build and time."""
     version = package_version("apache-tvm") or "unknown"
     device = f"-{remote[2]}" if remote else ""
     folder = request.cache_folder / "tvm" / f"{version}-{cpu.mcpu}{device}-{request.threads}t"
-    with lock(folder / "lock", f"tuning TVM for {cpu.mcpu}", _WAIT_S), tempfile.TemporaryDirectory(prefix="deploycnn-tvm-") as temp:
+
+    def waiting(line: str) -> None:
+        progress(Progress(done=0, total=0, unit="trials", note=line))
+
+    alone = lock(folder / "lock", f"tuning TVM for {cpu.mcpu}", _WAIT_S, waiting)
+    with alone, tempfile.TemporaryDirectory(prefix="deploycnn-tvm-") as temp:
         with Pool(min(usable_cores(), 8), request.threads, Path(temp), remote) as pool:
             pool.reach()
             _library.skip_tensor_intrinsics()
