@@ -181,7 +181,9 @@ def main() -> NoReturn:
     except DeployError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into an exit of its own
+        if isinstance(end, SystemExit) and end.code != EXIT_INTERRUPTED:
+            raise
         print("interrupted: run the same command again, with --resume to go on with a training that was stopped", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     raise AssertionError("typer always exits")
