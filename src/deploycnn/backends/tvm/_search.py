@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ _TIME_CPU_S = 10.0  # limit of one candidate's timing, on all threads together
 _BLOCK_S = 2e-3  # length of one timed block; the least of _BLOCKS counts
 _BLOCKS = 8
 _KEPT = 96  # best earlier records that the search starts from when it goes on
+_LESSONS = 48  # earlier records, good and bad ones, that the cost model learns a task from when it goes on
 
 
 @dataclass
@@ -132,7 +134,20 @@ class Search:
             num_threads=self._cores,
         )
         context.pre_tuning(10**6, count, context.generate_design_space(), self.database, self._model)
+        self._teach(task, context)
         return context
+
+    def _teach(self, task: Task, context: Any) -> None:
+        """Lets the cost model learn from what earlier runs measured of a task."""
+        done = sorted((m for m in task.history.measured if m.trace is not None), key=lambda m: m.seconds or 0.0)
+        chosen = done[:: max(1, -(-len(done) // _LESSONS))]
+        candidates, results = [], []
+        for measured in chosen:
+            with contextlib.suppress(*TVM_ERRORS):  # a record of another TVM
+                candidates.append(self._candidate(task, measured.trace or []))
+                results.append(self._result(measured))
+        if candidates:
+            self._model.update(context, candidates, results)
 
     def _measure(self, task: Task, candidates: Sequence[Any], start_s: float) -> list[Measured]:
         export = dict(self._target.export())
