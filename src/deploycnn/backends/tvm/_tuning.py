@@ -19,7 +19,7 @@ from deploycnn.types import Value
 
 _ROUND = 16  # candidates of one round
 _FIRST_ROUND = 8  # of a task that has no schedule yet
-_SEEDS = 3  # schedules found elsewhere that are tried per task
+_SEEDS = 3  # schedules found elsewhere that are tried for each task of the first plan; one for those of others alone
 _HOPELESS = 4  # rounds without one candidate that works, after which a task is given up
 _ENOUGH = 24  # candidates that every task of a live layout gets
 _SATISFIED = 0.01  # stop when no task promises to take this share off the network's time
@@ -86,7 +86,8 @@ class Tuner:
         before_s = sum(task.history.spent_s for task in self.tasks.values())
         for task in self.tasks.values():
             if task.best_s is None and task.digest in self._shipped:
-                self._search.replay(task, self._shipped[task.digest][:_SEEDS])
+                seeds = _SEEDS if task.digest in self.plans[0].weights else 1
+                self._search.replay(task, self._shipped[task.digest][:seeds])
                 report(self, task)
         while True:
             left_s = budget.seconds - before_s - (time.monotonic() - start_s)
