@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,27 @@ def test_a_slower_machine_is_not_blamed_on_artifacts(state: float) -> None:
     (shift,) = result.machine_shifts
     assert shift.measured_by == CONTROL
     assert shift.ratio.value == pytest.approx(state, rel=0.05)
+
+
+def put_aside(samples: Mapping[str, Samples], share: float, seed: int) -> dict[str, Samples]:
+    """The same on cores where other processes take `share` of the time, in turns of 4 ms."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, row in samples.items():
+        turns = rng.poisson(row.time_ns / 4e6 * share / (1 - share))
+        found[name] = replace(row, time_ns=(row.time_ns + 4e6 * turns).astype(np.int64))
+    return found
+
+
+@pytest.mark.parametrize("metric", ["p50", "p90", "throughput"])
+def test_other_processes_that_only_long_runs_feel_are_not_blamed_on_artifacts(metric: str) -> None:
+    times_s = {**TIMES_S, "torch/fp32/cpu": 8e-3, "tvm/fp32/cpu": 5e-3}
+    samples = planted_samples(times_s, seed=0), put_aside(planted_samples(times_s, seed=1), 0.5, seed=2)
+    base, new = a_run(samples[0]), a_run(samples[1])
+    result = compare(base, new.model_copy(update={"noise_floor": base.noise_floor}), *samples, metrics=(metric,))  # type: ignore[arg-type]
+    moved = [change.cell for change in result.changes if change.base and change.new and change.new.value > 1.3 * change.base.value]
+    assert metric == "throughput" or {"torch/fp32/cpu", "tvm/fp32/cpu"} <= set(moved)
+    assert not {"faster", "slower"} & {change.verdict for change in result.changes}
 
 
 def test_without_a_control_an_unchanged_reference_tells_the_machine_from_the_artifacts() -> None:
