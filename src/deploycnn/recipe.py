@@ -42,6 +42,7 @@ class ModelOptions(Section):
     """Which network, and where its weights come from. At most one of `weights`, `onnx` decides what is not trained."""
 
     name: str = "lenet"  # lenet, resnet8, mnist_cnn, or package.module:ClassOrFunction
+    framework: str = "torch"  # what trains it: torch, tensorflow or keras (Keras 3 on PyTorch)
     arguments: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of one's own class
     width: float = Field(1.0, gt=0)
     depth: int = Field(1, ge=1)
@@ -57,8 +58,9 @@ class TrainOptions(Section):
 
     epochs: int = Field(20, ge=1)
     batch: int = Field(256, ge=1)
+    optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = Field(0.1, gt=0)  # peak, for one-cycle; constant where schedule says so
-    momentum: float = Field(0.9, ge=0, lt=1)
+    momentum: float = Field(0.9, ge=0, lt=1)  # of SGD, as nesterov is
     weight_decay: float = Field(5e-4, ge=0)
     nesterov: bool = True
     schedule: Literal["one-cycle", "constant"] = "one-cycle"

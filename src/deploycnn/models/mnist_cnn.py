@@ -1,4 +1,7 @@
-"""The small CNN of the Keras MNIST tutorials: 93,322 parameters for 1x28x28 and 10 classes."""
+"""The small CNN of the Keras MNIST tutorials: 93,322 parameters for 1x28x28 and 10 classes.
+
+Weights begin as Keras has them: uniform after Glorot and Bengio 2010, biases zero.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import torch
 from torch import nn
 
 from deploycnn.errors import ModelError
+from deploycnn.models._sizes import mnist_cnn_sizes
 
 
 class MnistCNN(nn.Module):
@@ -29,7 +33,7 @@ class MnistCNN(nn.Module):
                 found=f"{height}x{breadth} pixels; three 3x3 convolutions with two poolings need at least 18x18",
                 remedy="set data.size to 28, or use resnet8",
             )
-        c1, c2, c3, d1 = (max(1, round(width * size)) for size in (32, 64, 64, 64))
+        c1, c2, c3, d1 = mnist_cnn_sizes(width)
         height, breadth = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, breadth))
         self.features = nn.Sequential(
             nn.Conv2d(channels, c1, 3),
@@ -42,6 +46,11 @@ class MnistCNN(nn.Module):
             nn.ReLU(),
         )
         self.classifier = nn.Sequential(nn.Linear(c3 * height * breadth, d1), nn.ReLU(), nn.Linear(d1, n_classes))
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
 
     def forward(self, x_NCHW: torch.Tensor) -> torch.Tensor:
         """Normalised float images to logits (N, K)."""
