@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from deploycnn.environment import environment, has_vnni
 from deploycnn.errors import Unsupported
@@ -31,6 +31,9 @@ class Options(BaseModel):
     """Base of every backend's options class. Recipes set them under `backends.<name>`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Instead of the recipe's. It decides which cells there are, not what is made for one: left out of cache keys.
+    precisions: tuple[str, ...] | None = Field(None, min_length=1, exclude=True)
 
 
 _Options = Options  # inside Backend, `Options` is its class variable

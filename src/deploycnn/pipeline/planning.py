@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -63,8 +64,8 @@ def make_backends(recipe: Recipe) -> dict[str, Backend]:
 
 def check_recipe(recipe: Recipe) -> None:
     """Everything that a recipe names is there. Raises RecipeError before any work is done."""
-    make_backends(recipe)
-    for precision in recipe.precisions:
+    asked = [recipe.precisions, *(backend.options.precisions or () for backend in make_backends(recipe).values())]
+    for precision in itertools.chain.from_iterable(asked):
         precision_class(precision)
 
 
@@ -81,7 +82,7 @@ def plan(recipe: Recipe, *, has_program: bool) -> list[PlannedCell]:
     for name, backend in backends.items():
         for target in recipe.targets:
             readiness = backend.probe(target)
-            for precision in recipe.precisions:
+            for precision in backend.options.precisions or recipe.precisions:
                 if (name, precision, target) == (reference, REFERENCE_PRECISION, cpu):
                     continue
                 cells.append(_planned(backend, precision, target, readiness))
