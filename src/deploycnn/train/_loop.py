@@ -19,6 +19,7 @@ from deploycnn.train._device import autocast
 from deploycnn.train._distributed import Group
 from deploycnn.train._pixels import DevicePixels
 from deploycnn.train._state import Epoch, State
+from deploycnn.train.frameworks._contract import ADAM_EPSILON
 from deploycnn.types import Preprocessing, Progress, ProgressCallback
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _FIRST_LR = 0.04  # of the peak
 _CHECK_EVERY = 50  # steps between looks at the loss: on a GPU each look waits for the device
 _TELL_EVERY_S = 0.1
 _EVALUATION_BATCH = 500
-ADAM_EPSILON = 1e-7  # of Keras, so that every framework divides by the same
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,6 +19,7 @@ from deploycnn.errors import BackendError, DeployError, WorkerError
 from deploycnn.measure import clock
 from deploycnn.measure.mlperf import LoadOptions, LoadResult, run_load
 from deploycnn.types import Artifact, CompileRequest, Evidence, FileEntry, Progress, ProgressCallback
+from deploycnn.workers.memory import peak_bytes
 from deploycnn.workers.protocol import LoadFacts, MemoryFacts
 
 ARTIFACT_FILE = "artifact.json"
@@ -138,7 +139,7 @@ class Bench:
         resident_bytes = psutil.Process().memory_info().rss
         return MemoryFacts(
             resident_bytes=resident_bytes,
-            peak_bytes=max(resident_bytes, _peak_bytes()),  # the kernel updates it late
+            peak_bytes=max(resident_bytes, peak_bytes()),  # the kernel updates it late
             device_bytes=device_bytes,
             device_peak_bytes=self._device_peak_bytes,
         )
@@ -191,17 +192,6 @@ def _check_file(entry: FileEntry, folder: Path) -> None:
             found=f"it is damaged: {path.stat().st_size} bytes, its digest is not that of the {entry.size_bytes} bytes that were built",
             remedy="run again: it is then rebuilt",
         )
-
-
-def _peak_bytes() -> int:
-    """Highest resident size of this program. Linux's ru_maxrss begins at the size of whoever started it; VmHWM does not."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def _device_bytes() -> int | None:

@@ -7,8 +7,10 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Protocol
 
 from deploycnn.errors import BackendError, DeployError
 from deploycnn.types import Progress, ProgressCallback
@@ -18,8 +20,16 @@ from deploycnn.workers.protocol import CLOSE, Answer
 _PROGRESS_EVERY_S = 0.1
 
 
-def main(arguments: list[str]) -> None:
-    """Serves calls until the parent says so or is gone."""
+class Served(Protocol):
+    """What a child answers with: every other method of it is a call."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+def main(arguments: list[str], make: Callable[[ProgressCallback], Served]) -> None:
+    """Serves calls of what `make` makes until the parent says so or is gone."""
     connection_fd, lifeline_fd, cores = int(arguments[0]), int(arguments[1]), tuple(json.loads(arguments[2]))
     os.set_inheritable(connection_fd, False)
     confine.settle(cores)
@@ -33,14 +43,12 @@ def main(arguments: list[str]) -> None:
         connection.send(("error", _untranslated(error)))
 
     sys.excepthook = last_words
-    serve(connection)
+    serve(connection, make)
 
 
-def serve(connection: Connection[Answer, tuple[str, dict[str, object]]]) -> None:
+def serve(connection: Connection[Answer, tuple[str, dict[str, object]]], make: Callable[[ProgressCallback], Served]) -> None:
     """Answers calls one at a time. DeployErrors are answers too."""
-    from deploycnn.workers.bench import Bench  # numpy and the backends: not before the process is confined
-
-    bench = Bench(_reporter(connection))
+    bench = make(_reporter(connection))
     connection.send(("ready", None))
     while True:
         try:
@@ -84,5 +92,11 @@ def _untranslated(error: BaseException) -> BackendError:
     )
 
 
+def _bench(progress: ProgressCallback) -> Served:
+    from deploycnn.workers.bench import Bench  # numpy and the backends: not before the process is confined
+
+    return Bench(progress)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:], _bench)

@@ -31,3 +31,10 @@ class LoadFacts(Value):
     first_run_s: float  # of the first run, on a batch of black images
     first_batch: int  # that batch's size: 1, or the smallest that the artifact can run
     memory: MemoryFacts  # after that run
+
+
+class EpochFacts(Value):
+    """One pass over the training images."""
+
+    loss: float  # mean over the images
+    train_s: float  # until the device was done

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import deploycnn
 from deploycnn.errors import DeployError, WorkerError
@@ -54,6 +54,8 @@ class Worker:
         variables: more environment variables for the child.
     """
 
+    child: ClassVar[str] = "deploycnn.workers.child"  # what the process runs
+
     def __init__(
         self,
         name: str,
@@ -81,7 +83,7 @@ class Worker:
         lifeline_read, self._lifeline_fd = os.pipe()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         cores = confine.pick_cores(self.threads)
-        command = [sys.executable, "-P", "-m", "deploycnn.workers.child", str(theirs.fileno()), str(lifeline_read), json.dumps(cores)]
+        command = [sys.executable, "-P", "-m", self.child, str(theirs.fileno()), str(lifeline_read), json.dumps(cores)]
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
