@@ -57,6 +57,7 @@ NETWORKS = {
     "deploycnn.models.mnist_cnn",
     "deploycnn.export._pixels",
     "deploycnn.export._reshapes",
+    "deploycnn.train._rounding",
 }
 
 CHILD_PROCESS = re.compile(r"(^|_)child(_|$|\.)")  # files that run as a process of their own and talk through a pipe

@@ -78,7 +78,17 @@ class CalibrateOptions(Section):
 
     method: Literal["minmax", "percentile", "entropy"] = "minmax"
     percentile: float = Field(99.99, gt=90, le=100)  # of a tensor's values that stay inside its range
-    max_drop_pp: float = Field(0.5, ge=0)  # int8-auto only: expected loss of top-1 above which layers go back to float
+    max_drop_pp: float = Field(0.5, ge=0)  # int8-auto only: loss of top-1, on the validation part, above which it is repaired
+    max_flips_pp: float = Field(3.0, ge=0)  # int8-auto only: likewise, images that fp32 answers right and int8 wrong
+
+
+class QatOptions(Section):
+    """int8-qat: how the trained weights are fine-tuned while they are rounded."""
+
+    epochs: int = Field(2, ge=1)
+    batch: int = Field(128, ge=1)
+    lr: float = Field(0.005, gt=0)  # peak of a cosine that falls to 0
+    seed: int = 0
 
 
 class ValidateOptions(Section):
@@ -88,6 +98,7 @@ class ValidateOptions(Section):
     confidence: float = Field(0.95, gt=0.5, lt=1)
     batch: int = Field(100, ge=1)  # batch size of validation runs
     logit_tolerance: float = Field(1e-3, gt=0)  # relative logit error allowed for fp32 artifacts
+    calibration_seeds: int = Field(0, ge=0, le=20)  # int8 is made again from so many other draws of calibration images; 5 shows the spread
 
 
 class MeasureOptions(Section):
@@ -144,6 +155,7 @@ class Recipe(Section):
     train: TrainOptions = TrainOptions()
     precisions: tuple[str, ...] = ("fp32", "fp16", "int8")
     calibrate: CalibrateOptions = CalibrateOptions()
+    qat: QatOptions = QatOptions()
     backends: dict[str, dict[str, Any]] = Field(default_factory=_default_backends)
     targets: tuple[Target, ...] = (Target(device="cpu"),)
     validate_: ValidateOptions = Field(ValidateOptions(), alias="validate")

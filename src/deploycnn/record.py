@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from deploycnn.environment import Environment, GpuFacts
-from deploycnn.types import Artifact, Doubt, Evidence, Int8Form, Interval, Outcome, Target, Value, Verdict
+from deploycnn.types import Artifact, Doubt, Evidence, Int8Form, Interval, LayerChoice, Outcome, Target, Value, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -140,6 +140,38 @@ class Cell(Value):
         return next(found, None)
 
 
+class CalibrationFacts(Value):
+    """Which images int8 ranges were taken from. They share no image with training, validation or test: see data.split."""
+
+    n_images: int
+    per_class: Mapping[str, int]
+    missing: tuple[str, ...]  # classes without an image
+    sha256: str  # over the pixels
+
+
+class CalibrationSpread(Value):
+    """How much an int8 variant's accuracy depends on which images calibrated it; judged on the validation part."""
+
+    precision: str
+    int8_form: Int8Form
+    n_calibration: int  # images of each draw
+    n_images: int  # of the validation part
+    reference_top1: float  # fp32, on the same images
+    top1: tuple[float, ...]  # one for each seed
+    seeds: tuple[int, ...]
+
+
+class VariantFacts(Value):
+    """One ONNX file that artifacts were compiled from."""
+
+    precision: str
+    int8_form: Int8Form | None
+    sha256: str
+    size_bytes: int
+    notes: tuple[str, ...] = ()
+    layers: tuple[LayerChoice, ...] = ()  # int8-auto: most sensitive first
+
+
 class DataFacts(Value):
     """Which images every figure of the run stands on."""
 
@@ -154,6 +186,7 @@ class DataFacts(Value):
     n_validation: int
     n_calibration: int
     n_test: int
+    calibration: CalibrationFacts | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -199,6 +232,8 @@ class Record(Value):
     environments: Mapping[str, Environment]  # by machine id
     reference: str | None  # name of the cell that accuracy and ratios refer to
     cells: tuple[Cell, ...]
+    variants: tuple[VariantFacts, ...] = ()
+    calibration_spreads: tuple[CalibrationSpread, ...] = ()  # where the recipe asks for them
     noise_floor: Mapping[str, Interval] = Field(default_factory=dict)  # A/A ratio by batch size
     peaks: Mapping[str, Peak] = Field(default_factory=dict)  # by machine id
     stage_s: Mapping[str, float] = Field(default_factory=dict)  # wall time of each stage of this run

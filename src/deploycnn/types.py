@@ -109,6 +109,16 @@ class FileEntry(Value):
     sha256: str
 
 
+class LayerChoice(Value):
+    """What one layer of a variant was left in, where that was chosen layer by layer."""
+
+    node: str  # name of the ONNX node
+    op: str
+    macs_share: float  # of the graph's multiply-adds, 0 to 1
+    alone: float  # relative logit error of the graph with this layer alone in int8: its sensitivity
+    precision: Literal["int8", "float32"]
+
+
 class Variant(Value):
     """A graph at one precision. Precision is in the ONNX file, never in a compiler flag.
 
@@ -127,6 +137,7 @@ class Variant(Value):
     classes: tuple[str, ...]
     fixed_batch: int | None = None  # None: dynamic, proved by running it
     notes: tuple[str, ...] = ()
+    layers: tuple[LayerChoice, ...] = ()  # int8-auto: most sensitive first; empty where nothing had to be chosen
 
     @field_serializer("onnx_path", "program_path")
     def _path(self, path: Path | None) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -324,3 +326,30 @@ def test_the_archive_holds_plain_json(exported: tuple[Net, Variant]) -> None:
     with zipfile.ZipFile(exported[1].program_path) as archive:
         model = next(name for name in archive.namelist() if name.endswith("models/model.json"))
         assert json.loads(archive.read(model))
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np, torch
+from deploycnn.errors import StoreError
+from deploycnn.export import export_graph
+from deploycnn.types import Preprocessing
+
+x = np.random.default_rng(0).integers(0, 256, (70, 3, 8, 8), np.uint8)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 3))
+grey = Preprocessing(mean=(0.5,) * 3, std=(0.3,) * 3)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))  # the graph has 6 kB, the program more
+try:
+    export_graph(net, grey, (3, 8, 8), ("a", "b", "c"), x, Path(sys.argv[1]), {})
+except StoreError as error:
+    print("refused:", error.one_line)
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_no_program_is_an_error_and_ends_no_process(tmp_path: Path) -> None:
+    said = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("refused:"), said.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.onnx"], "nothing half written"

@@ -16,6 +16,7 @@ from deploycnn.errors import PrecisionError
 from deploycnn.graph import graph_facts, load_graph
 from deploycnn.precision import precision_class
 from deploycnn.precision._equalise import equalised, groups
+from deploycnn.precision._judging import Judge, Judgement
 from deploycnn.precision._layers import with_followers
 from deploycnn.recipe import CalibrateOptions
 from deploycnn.types import Int8Form, Progress, Variant
@@ -83,7 +84,7 @@ def confident(resnet8_graph: Variant, calibration_NCHW: np.ndarray) -> Editor:
 def make(name: str, graph: Variant, images_NCHW: np.ndarray, folder: Path, form: Int8Form, max_drop_pp: float = 1.0) -> Variant:
     out = folder / "out"
     out.mkdir(exist_ok=True)
-    return precision_class(name)(CalibrateOptions(max_drop_pp=max_drop_pp)).make(graph, form, images_NCHW, out, silent)
+    return precision_class(name)(CalibrateOptions(max_drop_pp=max_drop_pp, max_flips_pp=100)).make(graph, form, images_NCHW, out, silent)
 
 
 def agreement(variant: Variant, graph: Variant, x_NCHW: np.ndarray) -> float:
@@ -142,6 +143,7 @@ def test_a_network_that_int8_does_not_hurt_stays_plain(confident: Editor, calibr
     graph = confident.saved(tmp_path)
     auto = make("int8-auto", graph, calibration_NCHW, tmp_path, Int8Form.CPU_U8S8, max_drop_pp=20)
     assert next(note for note in auto.notes if "pp" in note).startswith("plain int8")
+    assert auto.layers == ()
     assert not any("equalised" in note or "float" in note.split(":")[0] for note in auto.notes)
     assert graph_facts(auto.onnx_path).quantised_macs_share == 1
 
@@ -149,14 +151,12 @@ def test_a_network_that_int8_does_not_hurt_stays_plain(confident: Editor, calibr
 def test_an_unreachable_limit_is_said_so(
     confident: Editor, calibration_NCHW: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deploycnn.precision import _search
+    def never(self: Judge, model: onnx.ModelProto) -> Judgement:
+        return Judgement(drop=0.5, flips=0.5, agreement=0.5, relative_logit_error=0.5, int8_share=1)
 
-    def never(self: _search.Judge, model: onnx.ModelProto) -> _search.Judgement:
-        return _search.Judgement(expected_drop=0.5, agreement=0.5, relative_logit_error=0.5, int8_share=1)
-
-    monkeypatch.setattr(_search.Judge, "__call__", never)
+    monkeypatch.setattr(Judge, "__call__", never)
     variant = make("int8-auto", confident.saved(tmp_path), calibration_NCHW, tmp_path, Int8Form.CPU_U8S8)
-    assert any("was not reached" in note for note in variant.notes)
+    assert any("were not reached" in note for note in variant.notes)
 
 
 def test_half_of_the_images_judge_so_twice_as_many_are_needed(lenet_graph: Variant, calibration_NCHW: np.ndarray, tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from deploycnn.data import _cache, _split
 from deploycnn.data._contract import DataMissing, DataSet, DataSource, Decoded, Found, ImageSet
-from deploycnn.data._split import Splits, split
+from deploycnn.data._split import Splits, split, stratified
 from deploycnn.errors import DataError, RecipeError
 from deploycnn.recipe import DataOptions
 from deploycnn.store import Store
 from deploycnn.types import ProgressCallback
 
-__all__ = ["DataMissing", "DataSet", "DataSource", "ImageSet", "Splits", "data_sources", "load_dataset", "split"]
+__all__ = ["DataMissing", "DataSet", "DataSource", "ImageSet", "Splits", "data_sources", "load_dataset", "split", "stratified"]
 
 
 @cache

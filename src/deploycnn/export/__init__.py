@@ -9,7 +9,8 @@ folded into that convolution's weights, which is exact up to rounding (see docs/
 from __future__ import annotations
 
 from deploycnn.export._adopt import adopt_graph
+from deploycnn.export._dequantise import float_graph
 from deploycnn.export._sources import source_sha256
 from deploycnn.export._torch import export_graph
 
-__all__ = ["adopt_graph", "export_graph", "source_sha256"]
+__all__ = ["adopt_graph", "export_graph", "float_graph", "source_sha256"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deploycnn
+from deploycnn.disk import write_atomic
 from deploycnn.errors import ExportError
 from deploycnn.export._clean import cleaned
 from deploycnn.export._frozen import check_batches, frozen
@@ -53,6 +55,7 @@ def export_graph(
     Raises:
         ExportError: the module cannot be exported, freezes its batch size, is not deterministic in eval mode, or the
             graph computes something else. The message names node or size.
+        StoreError: the disk said no.
     """
     check_sample(sample_x_NCHW, shape_CHW)
     _check_preprocessing(preprocessing, shape_CHW)
@@ -184,10 +187,18 @@ def _translated(program: torch.export.ExportedProgram, fixed_batch: int | None) 
 def _save_program(
     program: torch.export.ExportedProgram, path: Path, reference: Callable[[np.ndarray], np.ndarray], x_NCHW: np.ndarray
 ) -> None:
-    """Writes the archive, loads it back and compares it with the module."""
+    """Writes the archive, loads it back and compares it with the module.
+
+    It is made in memory: PyTorch's own writer ends the process where a disk is full.
+
+    Raises:
+        StoreError: the disk said no.
+    """
     import torch
 
-    torch.export.save(program, path)
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    write_atomic(path, archive.getvalue())
     loaded = torch.export.load(path).module()
     with torch.no_grad():
         apart = difference(loaded(torch.from_numpy(x_NCHW)).numpy(), reference(x_NCHW))

@@ -1,88 +1,25 @@
-"""Variants from the graph, artifacts from the variants. One cell's failure never ends the run."""
+"""Artifacts from the variants. One cell's failure never ends the run."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import numpy as np
-
 from deploycnn import units
 from deploycnn.errors import DeployError, Unsupported
 from deploycnn.pipeline.context import Context, key, plain_name
-from deploycnn.pipeline.planning import PlannedCell, forms_needed
-from deploycnn.pipeline.saved import read_artifact, read_variant, save_variant
-from deploycnn.precision import precision_class
+from deploycnn.pipeline.planning import PlannedCell
+from deploycnn.pipeline.saved import read_artifact
 from deploycnn.types import CompileRequest, Failed, Int8Form, Skipped, Variant
 from deploycnn.workers import Worker
 
 Form = tuple[str, Int8Form | None]
 
 
-def make_variants(
-    context: Context, graph: Variant, calibration_NCHW: np.ndarray, calibration_sha256: str, cells: list[PlannedCell]
-) -> tuple[dict[Form, Variant], list[PlannedCell]]:
-    """Every variant that a living cell needs. Cells whose variant cannot be made fail in stage "precision"."""
-    variants: dict[Form, Variant] = {}
-    failures: dict[Form, Failed] = {}
-    for precision, form in forms_needed(cells):
-        try:
-            variants[precision, form] = _variant(context, graph, precision, form, calibration_NCHW, calibration_sha256)
-        except DeployError as error:
-            failures[precision, form] = failed("precision", error)
-            context.talk.warn(f"{precision}: {error.one_line}")
-    return variants, [_failed_if(planned, failures) for planned in cells]
-
-
-def _failed_if(planned: PlannedCell, failures: dict[Form, Failed]) -> PlannedCell:
-    failure = failures.get((planned.cell.precision, planned.cell.int8_form))
-    return planned.changed(outcome=failure) if failure and planned.alive else planned
-
-
 def failed(stage: str, error: DeployError, log_tail: str = "") -> Failed:
     """The outcome that an error of one cell becomes."""
     reason = f"{error.asked}: {error.found}" if error.found else error.asked
     return Failed(stage=stage, reason=reason, remedy=error.remedy, log_tail=log_tail)
-
-
-def _variant(
-    context: Context, graph: Variant, precision: str, form: Int8Form | None, calibration_NCHW: np.ndarray, calibration_sha256: str
-) -> Variant:
-    maker = precision_class(precision)(context.recipe.calibrate)
-    title = precision + (f" ({form})" if form else "")
-    variant_key = key(
-        "variant",
-        code=("precision", "graph"),
-        packages=("onnx", "onnxruntime-gpu", "onnxruntime"),
-        graph=graph.sha256,
-        precision=precision,
-        form=form,
-        calibration=[calibration_sha256, context.recipe.calibrate.model_dump(mode="json")] if maker.uses_calibration else None,
-    )
-
-    def make(folder: Path) -> None:
-        with context.talk.stage(f"variant {title}") as progress:
-            save_variant(folder, _contained(maker.make(graph, form, calibration_NCHW, folder, progress), folder))
-
-    built = context.store.build(variant_key, make)
-    variant = read_variant(built.path)
-    context.talk.say(f"variant {title}: " + ("reused" if built.reused else units.size(variant.onnx_path.stat().st_size)))
-    return variant
-
-
-def _contained(variant: Variant, folder: Path) -> Variant:
-    """A copy whose files all lie in `folder`: an entry of the cache must not point into another one."""
-    paths = {"onnx_path": variant.onnx_path, "program_path": variant.program_path}
-    inside = {}
-    for field, path in paths.items():
-        if path is not None and path.parent != folder:
-            shutil.copyfile(path, folder / path.name)
-            path = folder / path.name
-        inside[field] = path
-    return variant.model_copy(update=inside)
-
-
-# --- artifacts ----------------------------------------------------------------------------
 
 
 def compile_cells(context: Context, variants: dict[Form, Variant], cells: list[PlannedCell]) -> list[PlannedCell]:

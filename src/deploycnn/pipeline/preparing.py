@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from deploycnn import data, units
 from deploycnn.disk import file_sha256
-from deploycnn.errors import ModelError, RecipeError
+from deploycnn.errors import ModelError, PrecisionError, RecipeError
 from deploycnn.pipeline.context import Context, key
 from deploycnn.pipeline.saved import read_variant, save_variant
-from deploycnn.record import DataFacts, ModelFacts
+from deploycnn.pipeline.training import train_network, training_packages
+from deploycnn.precision import audit_calibration
+from deploycnn.record import CalibrationFacts, DataFacts, ModelFacts
 from deploycnn.types import Preprocessing, Variant
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 SAMPLE_IMAGES = 65  # proves batch 1, 3, 64 and one more than that
 CHECKPOINT = "checkpoint.safetensors"
+GIVEN_INT8 = "given.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +59,11 @@ class Images:
 
     @property
     def calibration_sha256(self) -> str:
-        return hashlib.sha256(self.dataset.sha256.encode() + self.splits.calibration_N.tobytes()).hexdigest()
+        return self.part_sha256(self.splits.calibration_N)
+
+    def part_sha256(self, index_N: NDArray[np.int64]) -> str:
+        """Digest of training images by what they are: the data set's digest and their indices."""
+        return hashlib.sha256(self.dataset.sha256.encode() + index_N.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +73,8 @@ class Graph:
     variant: Variant
     facts: ModelFacts
     reused: tuple[str, ...]  # stages that came from the cache
+    checkpoint: Path | None = None  # the weights; None for a user's ONNX file
+    given_int8: Variant | None = None  # the user's own quantised file, which `variant` was derived from
 
 
 def prepare_images(context: Context) -> Images:
@@ -87,6 +96,7 @@ def prepare_images(context: Context) -> Images:
         n_validation=len(splits.validation_N),
         n_calibration=len(splits.calibration_N),
         n_test=len(dataset.test.labels_N),
+        calibration=_calibration_facts(dataset, splits),
         notes=(*dataset.notes, *splits.notes),
     )
     context.talk.say(
@@ -94,6 +104,19 @@ def prepare_images(context: Context) -> Images:
         f"{facts.n_calibration:,} calibration, {facts.n_test:,} test images"
     )
     return Images(dataset=dataset, splits=splits, facts=facts)
+
+
+def _calibration_facts(dataset: data.DataSet, splits: data.Splits) -> CalibrationFacts | None:
+    """What the calibration images are; None where they can calibrate nothing, which every int8 cell then says.
+
+    That no other part shares an image with them, data.split has made sure of.
+    """
+    chosen_N = splits.calibration_N
+    try:
+        audit = audit_calibration(dataset.train.images_NCHW[chosen_N], dataset.train.labels_N[chosen_N], dataset.classes)
+    except PrecisionError:
+        return None
+    return CalibrationFacts(n_images=audit.n_images, per_class=audit.per_class, missing=audit.missing, sha256=audit.sha256)
 
 
 def _check_enough(context: Context, n_test: int) -> None:
@@ -124,7 +147,7 @@ def _checkpoint(context: Context, images: Images) -> tuple[Path, str, tuple[str,
     train_key = key(
         "train",
         code=("train", "models"),
-        packages=("torch",),
+        packages=training_packages(context.recipe),
         data=images.dataset.sha256,
         split=context.recipe.data.model_dump(mode="json", include={"validation", "calibration", "seed", "train", "test"}),
         model=context.recipe.model.model_dump(mode="json"),
@@ -152,32 +175,18 @@ def _given_weights(context: Context, images: Images) -> Path:
         shape_CHW, classes = images.facts.shape_CHW, images.facts.classes
         module = checkpoint.load_weights(options, path, shape_CHW, len(classes))
         check_fit(module, shape_CHW, classes)
-        facts = checkpoint.facts_of(options, classes, shape_CHW, _preprocessing(context, images))
+        facts = checkpoint.facts_of(options, classes, shape_CHW, preprocessing_of(context, images))
         checkpoint.save_checkpoint(folder / CHECKPOINT, module, facts)
 
     return context.store.build(weights_key, convert).path / CHECKPOINT
 
 
 def _train(context: Context, images: Images, folder: Path, digest: str) -> None:
-    import deploycnn.train as training
-    from deploycnn.models import build_model, checkpoint
-
-    options = context.recipe.model
-    shape_CHW, classes = images.facts.shape_CHW, images.facts.classes
-    module = build_model(options, shape_CHW, len(classes), seed=context.recipe.train.seed)
-    preprocessing = _preprocessing(context, images)
-    work = context.store.shared(f"training/{digest[:16]}")
-    with context.talk.stage(f"train {options.name}") as progress:
-        result = training.train(module, images.dataset, images.splits, context.recipe.train, preprocessing, work, context.resume, progress)
-    facts = checkpoint.facts_of(options, classes, shape_CHW, preprocessing, training=result.facts)
-    checkpoint.save_checkpoint(folder / CHECKPOINT, result.module, facts)
-    context.talk.say(
-        f"train: {result.epochs} epochs at {units.rate(result.images_per_s, 'images')}, "
-        f"validation top-1 {units.percent(result.validation_top1)}"
-    )
+    train_network(context, images, preprocessing_of(context, images), folder / CHECKPOINT, digest)
 
 
-def _preprocessing(context: Context, images: Images) -> Preprocessing:
+def preprocessing_of(context: Context, images: Images) -> Preprocessing:
+    """What is done to pixels before the network: as the recipe says, else the data set's usual constants."""
     options = context.recipe.model
     return Preprocessing(mean=options.mean or images.dataset.mean, std=options.std or images.dataset.std)
 
@@ -233,7 +242,7 @@ def _exported(context: Context, images: Images, path: Path, source: str, reused:
         notes=variant.notes,
     )
     context.talk.say("export: " + ("reused" if built.reused else "fp32 graph, batches 1, 3, 64 and 65 agree with PyTorch"))
-    return Graph(variant=variant, facts=facts, reused=(*reused, "graph") if built.reused else reused)
+    return Graph(variant=variant, facts=facts, reused=(*reused, "graph") if built.reused else reused, checkpoint=path)
 
 
 def _check_fits(facts: CheckpointFacts, images: Images) -> None:
@@ -277,18 +286,32 @@ def _adopted(context: Context, images: Images, path: Path) -> Graph:
     )
 
     def make(folder: Path) -> None:
-        from deploycnn.export import adopt_graph
+        from deploycnn.export import adopt_graph, float_graph
 
         given = Preprocessing(mean=options.mean, std=options.std) if options.mean and options.std else None
         with context.talk.stage(f"take over {path.name}"):
             sample_NCHW = images.calibration_NCHW[:SAMPLE_IMAGES]
             variant = adopt_graph(path, given, images.facts.classes, images.facts.shape_CHW, sample_NCHW, folder)
+            if variant.int8_form is not None:
+                save_variant(folder, variant, GIVEN_INT8)
+                variant = float_graph(variant, sample_NCHW, folder)
+        _check_float32(variant, path)
         save_variant(folder, variant)
 
     built = context.store.build(graph_key, make)
     variant = read_variant(built.path)
+    given_int8 = read_variant(built.path, GIVEN_INT8) if (built.path / GIVEN_INT8).exists() else None
     facts = ModelFacts(
         name=path.stem, parameters=None, source="onnx", checkpoint_sha256=None, graph_sha256=variant.sha256, notes=variant.notes
     )
     context.talk.say(f"graph: {path}" + (" (reused)" if built.reused else ""))
-    return Graph(variant=variant, facts=facts, reused=("graph",) if built.reused else ())
+    return Graph(variant=variant, facts=facts, reused=("graph",) if built.reused else (), given_int8=given_int8)
+
+
+def _check_float32(variant: Variant, path: Path) -> None:
+    if variant.precision != "fp32":
+        raise ModelError(
+            f"{path.name} is to be compared with its fp32 reference",
+            found=f"its weights are {variant.precision} already, and what was rounded off is not in the file",
+            remedy="give the fp32 model: every other precision is made from it",
+        )

@@ -14,7 +14,8 @@ from deploycnn.disk import disk_errors, lock
 from deploycnn.environment import environment
 from deploycnn.errors import EXIT_NOTHING_TO_SHIP, EXIT_OK
 from deploycnn.pipeline.bundle import write_bundle
-from deploycnn.pipeline.compiling import compile_cells, make_variants
+from deploycnn.pipeline.calibration import calibration_spreads
+from deploycnn.pipeline.compiling import compile_cells
 from deploycnn.pipeline.console import Talk, stdout_console
 from deploycnn.pipeline.context import Context, memory_limit
 from deploycnn.pipeline.measuring import measure_cells
@@ -23,6 +24,7 @@ from deploycnn.pipeline.preparing import prepare_graph, prepare_images
 from deploycnn.pipeline.reporting import show, write_reports
 from deploycnn.pipeline.rooflines import with_rooflines
 from deploycnn.pipeline.validating import keep_flips_of, validate_cells
+from deploycnn.pipeline.variants import make_variants, variant_facts
 from deploycnn.recipe import Recipe
 from deploycnn.record import Record
 from deploycnn.recordfile import write_record
@@ -98,7 +100,8 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         graph = prepare_graph(context, images)
     with watch.stage("variants"):
         cells = plan(recipe, has_program=graph.variant.program_path is not None)
-        variants, cells = make_variants(context, graph.variant, images.calibration_NCHW, images.calibration_sha256, cells)
+        variants, cells = make_variants(context, graph, images, cells)
+        spreads = calibration_spreads(context, graph, images, variants)
     with watch.stage("compile"):
         cells = compile_cells(context, variants, cells)
     with watch.stage("validate"):
@@ -118,6 +121,8 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         environments={context.environment.id: context.environment},
         reference=cells[0].cell.name,
         cells=tuple(planned.cell for planned in cells),
+        variants=variant_facts(variants),
+        calibration_spreads=spreads,
         noise_floor=measured.noise_floor,
         peaks={context.environment.id: peak} if peak else {},
         stage_s=watch.stage_s,

@@ -15,15 +15,15 @@ def save(folder: Path, name: str, value: Value) -> None:
     (folder / name).write_text(value.model_dump_json(indent=1), encoding="utf-8")
 
 
-def save_variant(folder: Path, variant: Variant) -> None:
+def save_variant(folder: Path, variant: Variant, name: str = VARIANT) -> None:
     """Writes a variant whose files lie in `folder`; the folder can then be moved."""
     program = Path(variant.program_path.name) if variant.program_path else None
-    save(folder, VARIANT, variant.model_copy(update={"onnx_path": Path(variant.onnx_path.name), "program_path": program}))
+    save(folder, name, variant.model_copy(update={"onnx_path": Path(variant.onnx_path.name), "program_path": program}))
 
 
-def read_variant(folder: Path) -> Variant:
+def read_variant(folder: Path, name: str = VARIANT) -> Variant:
     """The variant of `folder`, with whole paths."""
-    variant = Variant.model_validate_json((folder / VARIANT).read_text(encoding="utf-8"))
+    variant = Variant.model_validate_json((folder / name).read_text(encoding="utf-8"))
     program = folder / variant.program_path if variant.program_path else None
     return variant.model_copy(update={"onnx_path": folder / variant.onnx_path, "program_path": program})
 

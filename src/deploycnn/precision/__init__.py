@@ -12,11 +12,20 @@ import pkgutil
 from functools import cache
 
 from deploycnn.errors import RecipeError
-from deploycnn.precision._calibration import audit_calibration
-from deploycnn.precision._contract import Precision
+from deploycnn.precision._calibration import CalibrationAudit, audit_calibration
+from deploycnn.precision._contract import Jury, Precision
 from deploycnn.precision._range import RangeFinding, check_fp16_range
 
-__all__ = ["Precision", "RangeFinding", "audit_calibration", "check_fp16_range", "precision_class", "precision_classes"]
+__all__ = [
+    "CalibrationAudit",
+    "Jury",
+    "Precision",
+    "RangeFinding",
+    "audit_calibration",
+    "check_fp16_range",
+    "precision_class",
+    "precision_classes",
+]
 
 
 @cache

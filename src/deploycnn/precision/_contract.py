@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from deploycnn.errors import PrecisionError
 from deploycnn.recipe import CalibrateOptions
-from deploycnn.types import Int8Form, ProgressCallback, Variant
+from deploycnn.record import Accuracy
+from deploycnn.types import Int8Form, Interval, ProgressCallback, Variant
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Jury:
+    """Who judges the choices of a precision that searches. Test images are never among what it sees."""
+
+    images_NCHW: np.ndarray  # uint8, the validation part
+    assess: Callable[[np.ndarray, np.ndarray], Accuracy]  # logits and fp32 logits of those images, float32 (N, K)
+    ratio: Callable[[Variant], Interval | None]  # measured time over that of the fp32 graph; None: nothing of that form runs here
+    measured_on: str  # where `ratio` measures: `onnxruntime, batch 1`
+    folder: Path  # what was judged already, to go on with; outlives the attempt
 
 
 class Precision(abc.ABC):
@@ -19,15 +33,19 @@ class Precision(abc.ABC):
 
     Args:
         calibrate: how activation ranges are taken from the calibration images.
+        jury: for precisions that search; None: they judge with what they have.
     """
 
     name: ClassVar[str]
     quantised: ClassVar[bool] = False  # comes in the forms of Int8Form
     uses_calibration: ClassVar[bool] = False  # what it makes depends on the calibration images
+    searches: ClassVar[bool] = False  # asks a jury
+    trains: ClassVar[bool] = False  # is made from a graph whose weights were trained for it
     exact: ClassVar[bool] = False  # the same numbers as the fp32 graph, up to the order of additions
 
-    def __init__(self, calibrate: CalibrateOptions | None = None) -> None:
+    def __init__(self, calibrate: CalibrateOptions | None = None, jury: Jury | None = None) -> None:
         self.calibrate = calibrate if calibrate is not None else CalibrateOptions()
+        self.jury = jury
 
     @abc.abstractmethod
     def make(

@@ -1,141 +1,113 @@
-"""Which layers to leave in float so that int8 answers like fp32, with as many multiply-adds in int8 as possible.
-
-Judged without labels: where int8 picks another class, the fp32 network's own probabilities say what that costs. For a
-network whose confidence is right the sum is the drop in accuracy; for an overconfident one it is larger, which errs on
-the safe side.
-"""
+"""Which layers to leave in float so that int8 answers like fp32, with as many multiply-adds in int8 as possible."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deploycnn.errors import PrecisionError
-from deploycnn.graph import Runner, WeightedOp, graph_facts
-from deploycnn.precision._tensors import BATCH
+from deploycnn.graph import WeightedOp, graph_facts
+from deploycnn.precision._judging import Judge, Judgement
 from deploycnn.types import Progress, ProgressCallback, Value
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
 # Names of layers left in float -> the quantised graph.
 Quantise = Callable[[frozenset[str]], "onnx.ModelProto"]
 
 
-class Judgement(Value):
-    """One quantised graph against the fp32 graph on the same images."""
-
-    expected_drop: float  # share of images, 0 to 1; see the module
-    agreement: float  # same top-1 class
-    relative_logit_error: float
-    int8_share: float  # of the multiply-adds
-
-
 class Layer(Value):
     """One layer, quantised alone."""
 
     name: str
+    op: str
     macs: int
-    alone: Judgement
+    alone: float  # relative logit error
+
+
+class Step(Value):
+    """One set of layers in float, and how good that is."""
+
+    left_float: tuple[str, ...]
+    judgement: Judgement
 
 
 class Search(Value):
-    """What was tried, in order, and what came out."""
+    """What was tried and what came out."""
 
-    layers: tuple[Layer, ...]  # most sensitive first
-    steps: tuple[tuple[tuple[str, ...], Judgement], ...]  # layers in float, and how good that is
-    left_float: tuple[str, ...]
-    reached: bool  # the limit
+    layers: tuple[Layer, ...]  # most sensitive first; empty where plain int8 is good enough
+    steps: tuple[Step, ...]  # in order
+    passing: tuple[Step, ...]  # sets of which no layer can be given back, most multiply-adds in int8 first; empty: none was found
 
-
-class Judge:
-    """Compares quantised graphs with the fp32 graph.
-
-    Args:
-        graph: float32.
-        images_NCHW: uint8; not those that ranges were taken from.
-        fixed_batch: the graph's batch where it is not dynamic.
-    """
-
-    def __init__(self, graph: onnx.ModelProto, images_NCHW: np.ndarray, fixed_batch: int | None) -> None:
-        self._images_NCHW = images_NCHW
-        self._batch = fixed_batch or BATCH
-        with Runner(graph, "the fp32 graph", error=PrecisionError) as runner:
-            self._reference_NK = runner.logits(images_NCHW, self._batch)
-
-    def __call__(self, model: onnx.ModelProto) -> Judgement:
-        """How a quantised graph does."""
-        import numpy as np
-
-        with Runner(model, "a quantised graph", error=PrecisionError) as runner:
-            logits_NK = runner.logits(self._images_NCHW, self._batch)
-        reference_NK = self._reference_NK
-        exponent_NK = np.exp(reference_NK - reference_NK.max(axis=1, keepdims=True))
-        probability_NK = exponent_NK / exponent_NK.sum(axis=1, keepdims=True)
-        rows = np.arange(len(logits_NK))
-        ours, theirs = logits_NK.argmax(axis=1), reference_NK.argmax(axis=1)
-        return Judgement(
-            expected_drop=float((probability_NK[rows, theirs] - probability_NK[rows, ours]).mean()),
-            agreement=float((ours == theirs).mean()),
-            relative_logit_error=float(np.linalg.norm(logits_NK - reference_NK) / np.linalg.norm(reference_NK)),
-            int8_share=graph_facts(model).quantised_macs_share,
-        )
+    @property
+    def reached(self) -> bool:
+        return bool(self.passing)
 
 
-def search(graph: onnx.ModelProto, quantise: Quantise, judge: Judge, max_drop: float, progress: ProgressCallback) -> Search:
-    """Layers go back to float one by one, most sensitive first, until the expected drop is within `max_drop`.
+def search(
+    graph: onnx.ModelProto, quantise: Quantise, judge: Judge, rank: Judge, limits: tuple[float, float], progress: ProgressCallback
+) -> Search:
+    """Layers go back to float one by one, most sensitive first, until the judge is content.
 
-    Layers that turn out not to be needed in float are then given back to int8, largest first.
+    Layers that turn out not to be needed in float are then given back to int8: once the largest first, once the least
+    sensitive first. What is left of both are the sets among which speed may decide.
 
     Args:
         graph: float32.
         quantise: makes the quantised graph.
-        judge: compares.
-        max_drop: share of images, 0.005 for half a percentage point.
+        judge: decides.
+        rank: asked for the logit error of each layer alone; may look at fewer images than `judge`.
+        limits: largest drop and flips, as shares of the images.
         progress: told about layers and steps.
     """
-    plain = judge(quantise(frozenset()))
-    if plain.expected_drop <= max_drop:
-        return Search(layers=(), steps=(((), plain),), left_float=(), reached=True)
-    operators = [operator for operator in graph_facts(graph).weighted_ops if operator.parameters]
-    layers = _ranked(operators, quantise, judge, progress)
-    steps: list[tuple[tuple[str, ...], Judgement]] = [((), plain)]
-    chosen: list[str] = []
-    while steps[-1][1].expected_drop > max_drop and len(chosen) < len(layers) - 1:
-        chosen.append(layers[len(chosen)].name)
-        steps.append((tuple(chosen), judge(quantise(frozenset(chosen)))))
+    plain = Step(left_float=(), judgement=judge(quantise(frozenset())))
+    if plain.judgement.within(*limits):
+        return Search(layers=(), steps=(plain,), passing=(plain,))
+    layers = _ranked([operator for operator in graph_facts(graph).weighted_ops if operator.parameters], quantise, rank, progress)
+    steps = [plain]
+    while not steps[-1].judgement.within(*limits) and len(steps[-1].left_float) < len(layers) - 1:
+        chosen = (*steps[-1].left_float, layers[len(steps[-1].left_float)].name)
+        steps.append(Step(left_float=chosen, judgement=judge(quantise(frozenset(chosen)))))
         progress(Progress(done=len(chosen), total=len(layers), unit="layers", note="returning layers to float"))
-    reached = steps[-1][1].expected_drop <= max_drop
-    if reached:
-        chosen = _pruned(chosen, {operator.name: operator.macs for operator in operators}, quantise, judge, max_drop, steps)
-    return Search(layers=tuple(layers), steps=tuple(steps), left_float=tuple(chosen), reached=reached)
+    if not steps[-1].judgement.within(*limits):
+        return Search(layers=tuple(layers), steps=tuple(steps), passing=())
+    found = steps[-1]
+    passing: dict[frozenset[str], Step] = {}
+    for order in (sorted(layers, key=lambda layer: -layer.macs), list(reversed(layers))):
+        least = _pruned(found, [layer.name for layer in order], quantise, judge, limits, steps, progress)
+        passing.setdefault(frozenset(least.left_float), least)
+    ordered = sorted(passing.values(), key=lambda step: -step.judgement.int8_share)
+    return Search(layers=tuple(layers), steps=tuple(steps), passing=tuple(ordered))
 
 
-def _ranked(operators: list[WeightedOp], quantise: Quantise, judge: Judge, progress: ProgressCallback) -> list[Layer]:
+def _ranked(operators: list[WeightedOp], quantise: Quantise, rank: Judge, progress: ProgressCallback) -> list[Layer]:
     """Every layer quantised alone, the one that changes the logits most first."""
     names = frozenset(operator.name for operator in operators)
     layers = []
     for index, operator in enumerate(operators):
-        alone = judge(quantise(names - {operator.name}))
-        layers.append(Layer(name=operator.name, macs=operator.macs, alone=alone))
+        alone = rank(quantise(names - {operator.name})).relative_logit_error
+        layers.append(Layer(name=operator.name, op=operator.op, macs=operator.macs, alone=alone))
         progress(Progress(done=index + 1, total=len(operators), unit="layers", note="ranking layers"))
-    return sorted(layers, key=lambda layer: -layer.alone.relative_logit_error)
+    return sorted(layers, key=lambda layer: -layer.alone)
 
 
 def _pruned(
-    chosen: list[str],
-    macs: dict[str, int],
+    found: Step,
+    order: list[str],
     quantise: Quantise,
     judge: Judge,
-    max_drop: float,
-    steps: list[tuple[tuple[str, ...], Judgement]],
-) -> list[str]:
-    """Without the layers that the limit is kept without."""
-    for name in sorted(chosen, key=lambda name: -macs[name]):
-        fewer = [other for other in chosen if other != name]
-        judgement = judge(quantise(frozenset(fewer)))
-        if fewer and judgement.expected_drop <= max_drop:
-            chosen = fewer
-            steps.append((tuple(fewer), judgement))
-    return chosen
+    limits: tuple[float, float],
+    steps: list[Step],
+    progress: ProgressCallback,
+) -> Step:
+    """Without the layers that the limits are kept without, tried in this order."""
+    tried = [name for name in order if name in found.left_float]
+    for index, name in enumerate(tried):
+        fewer = tuple(other for other in found.left_float if other != name)
+        if fewer:
+            step = Step(left_float=fewer, judgement=judge(quantise(frozenset(fewer))))
+            if step.judgement.within(*limits):
+                found = step
+                steps.append(step)
+        progress(Progress(done=index + 1, total=len(tried), unit="layers", note="giving layers back to int8"))
+    return found

@@ -177,8 +177,9 @@ def _ratio(record: Record, cell: Cell, batch: int | None) -> Interval | None:
 
 
 def _simplicity(cell: Cell) -> tuple[int, float]:
-    """Simpler first: plain fp32 before lower precision, then what is built quicker."""
-    return (0 if cell.precision == "fp32" else 1, cell.artifact.build_s if cell.artifact else 0.0)
+    """Simpler first: plain fp32, then lower precision, then what was repaired or trained for it; then what is built quicker."""
+    searched = cell.precision.startswith("int8-")
+    return (0 if cell.precision == "fp32" else 2 if searched else 1, cell.artifact.build_s if cell.artifact else 0.0)
 
 
 def figure_text(value: float, objective: str) -> str:
