@@ -26,7 +26,8 @@ class DataOptions(Section):
 
     name: str = "cifar10"  # a file of deploycnn/data: cifar10, mnist, fashion-mnist, folder, synthetic10
     root: Path = Path("data")
-    fallback: str | None = None  # taken, loudly, when `name` is neither on disk nor to be fetched
+    # Taken, loudly, when `name` is neither on disk nor to be fetched; several are tried in order.
+    fallback: str | tuple[str, ...] | None = None
     download: bool = True
     train: int | None = Field(None, ge=1)  # at most so many training images (stratified, by seed); None: all
     test: int | None = Field(None, ge=1)  # likewise; None: all
@@ -48,7 +49,8 @@ class ModelOptions(Section):
     depth: int = Field(1, ge=1)
     weights: str | None = None  # a checkpoint file, or the name of a shipped one; then nothing is trained
     onnx: Path | None = None  # one's own graph; then nothing is trained or exported
-    mean: tuple[float, ...] | None = None  # per channel of pixels / 255; None: the checkpoint's or the data set's
+    # Per channel of pixels / 255, or one value for all; None: the checkpoint's or the data set's.
+    mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     trust_pickle: bool = False  # load a pickled nn.Module although that can run code
 

@@ -56,10 +56,11 @@ def load_dataset(options: DataOptions, store: Store, progress: ProgressCallback,
     try:
         found = source.find(options) or _fetched(source, options, progress, warn)
     except DataMissing as missing:
-        if options.fallback is None:
+        if not options.fallback:
             raise
-        warn(f"{_flat(missing)}. USING '{options.fallback}' INSTEAD OF '{options.name}': no figure of this run is about {options.name}")
-        instead = {"name": options.fallback, "fallback": None, "size": None, "channels": None, "skip_unreadable": False}
+        first, *others = (options.fallback,) if isinstance(options.fallback, str) else options.fallback
+        warn(f"{_flat(missing)}. USING '{first}' INSTEAD OF '{options.name}': no figure of this run is about {options.name}")
+        instead = {"name": first, "fallback": tuple(others) or None, "size": None, "channels": None, "skip_unreadable": False}
         return load_dataset(options.model_copy(update=instead), store, progress, warn)
     content = _cache.remembered(store, {"name": source.name, **found.fingerprint}, lambda folder: found.decode(folder, progress))
     content = _subset(content, options, store)

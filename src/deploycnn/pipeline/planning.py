@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from deploycnn.backends import Backend, backend_class
 from deploycnn.errors import RecipeError
+from deploycnn.pipeline.training import check_framework
 from deploycnn.precision import precision_class
 from deploycnn.recipe import Recipe
 from deploycnn.record import Cell
@@ -67,6 +68,7 @@ def check_recipe(recipe: Recipe) -> None:
     asked = [recipe.precisions, *(backend.options.precisions or () for backend in make_backends(recipe).values())]
     for precision in itertools.chain.from_iterable(asked):
         precision_class(precision)
+    check_framework(recipe)
 
 
 def plan(recipe: Recipe, *, has_program: bool) -> list[PlannedCell]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploycnn import data, units
+from deploycnn import data
 from deploycnn.disk import file_sha256
 from deploycnn.errors import ModelError, PrecisionError, RecipeError
 from deploycnn.pipeline.context import Context, key
@@ -187,8 +187,14 @@ def _train(context: Context, images: Images, folder: Path, digest: str) -> None:
 
 def preprocessing_of(context: Context, images: Images) -> Preprocessing:
     """What is done to pixels before the network: as the recipe says, else the data set's usual constants."""
-    options = context.recipe.model
-    return Preprocessing(mean=options.mean or images.dataset.mean, std=options.std or images.dataset.std)
+    options, dataset = context.recipe.model, images.dataset
+    channels = dataset.shape_CHW[0]
+    return Preprocessing(mean=_each(options.mean, channels) or dataset.mean, std=_each(options.std, channels) or dataset.std)
+
+
+def _each(values: tuple[float, ...] | None, channels: int) -> tuple[float, ...] | None:
+    """One value stands for every channel."""
+    return values * channels if values is not None and len(values) == 1 else values
 
 
 # --- graph --------------------------------------------------------------------------------
@@ -262,8 +268,8 @@ def _check_fits(facts: CheckpointFacts, images: Images) -> None:
 
 def _override_checked(context: Context, facts: CheckpointFacts) -> Preprocessing:
     own = facts.preprocessing
-    options = context.recipe.model
-    asked = Preprocessing(mean=options.mean or own.mean, std=options.std or own.std)
+    options, channels = context.recipe.model, len(own.mean)
+    asked = Preprocessing(mean=_each(options.mean, channels) or own.mean, std=_each(options.std, channels) or own.std)
     if asked != own:
         context.talk.warn(
             f"the recipe's preprocessing (mean {asked.mean}, std {asked.std}) differs from the checkpoint's "

@@ -22,9 +22,20 @@ import pkgutil
 from functools import cache
 
 from deploycnn.errors import RecipeError
-from deploycnn.train.frameworks._contract import MODES, Device, Framework, FrameworkFacts, Mode, Task, Training
+from deploycnn.train.frameworks._contract import MODES, Device, Framework, FrameworkFacts, Mode, Task, Training, check_options
 
-__all__ = ["MODES", "Device", "Framework", "FrameworkFacts", "Mode", "Task", "Training", "framework_class", "framework_classes"]
+__all__ = [
+    "MODES",
+    "Device",
+    "Framework",
+    "FrameworkFacts",
+    "Mode",
+    "Task",
+    "Training",
+    "check_options",
+    "framework_class",
+    "framework_classes",
+]
 
 
 @cache
