@@ -25,6 +25,7 @@ from deploycnn.types import (
     FileEntry,
     Int8Form,
     Interval,
+    LayerChoice,
     LayerEvidence,
     Outcome,
     Preprocessing,
@@ -90,6 +91,7 @@ EXAMPLES: list[Value] = [
     Interval(value=1.0, low=0.5, high=1.5),
     Doubt(kind="noisy", what="spread", remedy="wait"),
     Verdict(state="unproven", reason="nothing said"),
+    LayerChoice(node="conv", op="Conv", macs_share=0.5, alone=0.01, precision="float32"),
 ]
 
 

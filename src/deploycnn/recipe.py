@@ -254,7 +254,7 @@ def _translated(error: ValidationError, source: str) -> RecipeError:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         near = _nearest(location)
-        hint = f"did you mean {near}?" if near else f"known there: {', '.join(_siblings(location[:-1]))}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known there: {', '.join(_siblings(location[:-1]))}"
         return RecipeError(f"{source}: there is no key '{key}'{more}", remedy=hint)
     message = first["msg"].removeprefix("Value error, ")
     cause = first.get("ctx", {}).get("error")
@@ -263,14 +263,14 @@ def _translated(error: ValidationError, source: str) -> RecipeError:
     return RecipeError(f"{source}: {key} has a wrong value{more}", found=f"{first['input']!r}: {message}", remedy=f"correct {key}")
 
 
-def _nearest(location: list[str]) -> str | None:
-    """The key that an unknown one was probably meant to be: one like it in its section, or of its name in another."""
+def _nearest(location: list[str]) -> list[str]:
+    """The keys that an unknown one was probably meant to be: one like it in its section, or all of its name in others."""
     *section, name = location
     if near := difflib.get_close_matches(name, _siblings(section), n=1):
-        return ".".join([*section, near[0]])
+        return [".".join([*section, near[0]])]
     keys = known_keys()
     namesakes = [key for key in keys if key.rsplit(".")[-1] == name]
-    return next(iter(namesakes or difflib.get_close_matches(".".join(location), keys, n=1, cutoff=0.8)), None)
+    return namesakes or difflib.get_close_matches(".".join(location), keys, n=1, cutoff=0.8)
 
 
 def known_keys() -> list[str]:

@@ -81,8 +81,8 @@ class Peak(Value):
 
     threads: int
     flops_per_s: float  # fp32 matrix product
-    cache_bytes_per_s: float  # copy of 256 kB: bytes read plus bytes written
-    memory_bytes_per_s: float  # copy of 64 MB
+    cache_bytes_per_s: float  # 256 kB to 256 kB: bytes read plus bytes written
+    memory_bytes_per_s: float  # 64 MB to 64 MB
 
 
 class RooflinePoint(Value):

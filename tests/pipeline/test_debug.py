@@ -60,7 +60,7 @@ def test_every_node_is_in_a_table_of_80_columns_and_a_chart(run: tuple[Path, Pat
     assert "No node is beyond the tolerance" in said.stdout
     table = (out / "debug" / f"{name.replace('/', '-')}.txt").read_text()
     assert max(map(len, table.splitlines())) <= 80
-    assert table.count("Gemm") == 3
+    assert table.count("Gemm") == (1 if "int8" in name else 3), "an int8 file has ReLU folded into the layer before it"
     assert "as built, everything fused: relative logit error" in " ".join(table.split())
     assert (out / "debug" / f"{name.replace('/', '-')}.svg").read_text().startswith("<svg")
     gemm = next(line.split() for line in table.splitlines() if " Gemm " in line)

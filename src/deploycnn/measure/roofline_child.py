@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 SIDE = 1024
-TRIES_S = 0.8  # for each peak
+TRIES_S = 0.5  # for each way to reach a peak
 
 
 def main(cores: list[str]) -> None:
@@ -21,20 +21,21 @@ def main(cores: list[str]) -> None:
     a_NN, b_NN = rng.normal(size=(2, SIDE, SIDE)).astype(np.float32)
     product_NN = np.empty_like(a_NN)
     product_s = _best_s(lambda: np.matmul(a_NN, b_NN, out=product_NN))
-    copies_s = {n_bytes: _best_s(_copier(n_bytes)) for n_bytes in (2**18, 2**26)}
-    figures = {
-        "flops_per_s": 2 * SIDE**3 / product_s,
-        "cache_bytes_per_s": 2 * 2**18 / copies_s[2**18],
-        "memory_bytes_per_s": 2 * 2**26 / copies_s[2**26],
-    }
+    figures = {"flops_per_s": 2 * SIDE**3 / product_s}
+    for name, n_bytes in (("cache", 2**18), ("memory", 2**26)):
+        figures[f"{name}_bytes_per_s"] = 2 * n_bytes / min(_best_s(work) for work in _movers(n_bytes))
     print(json.dumps(figures))
 
 
-def _copier(n_bytes: int) -> Callable[[], object]:
+def _movers(n_bytes: int) -> tuple[Callable[[], object], ...]:
+    """Ways to read and write so many bytes: memcpy, and plain vector loads and stores.
+
+    The C library copies medium sizes by `rep movsb`, which on Zen 3 runs at a third of the speed of vector loads from the cache.
+    """
     import numpy as np
 
-    source, target = np.ones(n_bytes, dtype=np.uint8), np.ones(n_bytes, dtype=np.uint8)
-    return lambda: np.copyto(target, source)
+    source, target = np.ones((2, n_bytes // 4), dtype=np.float32)
+    return (lambda: np.copyto(target, source), lambda: np.negative(source, out=target))
 
 
 def _best_s(work: Callable[[], object]) -> float:

@@ -63,6 +63,24 @@ def run(
 
 
 @app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "quickstart",
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The checkpoint.")] = Path("checkpoint.safetensors"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train and do nothing else; under torchrun, on several GPUs or processes."""
+    from deploycnn.assets import recipe_path
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.training import train_command
+    from deploycnn.recipe import load_recipe
+
+    loaded = load_recipe(recipe_path(recipe), settings or ())
+    raise typer.Exit(train_command(loaded, out, resume=resume, talk=Talk(quiet=quiet)))
+
+
+@app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """What this machine has, and what each backend can do here."""
     from deploycnn.pipeline.doctor import show_doctor
@@ -125,6 +143,23 @@ def resume(
     from deploycnn.pipeline.resuming import ResumeOptions, resume_run
 
     raise typer.Exit(resume_run(run_folder, ResumeOptions(out=out, data=data, command=_command()), Talk(quiet=quiet)))
+
+
+@app.command()
+def debug(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or its record.json.")],
+    artifact: Annotated[str, typer.Option("--artifact", "-a", metavar="NAME", help="As the report names it: onnxruntime/int8/cpu.")],
+    images: Annotated[int, typer.Option(min=1, help="Images to look at, of the validation part.")] = 32,
+    tolerance: Annotated[float | None, typer.Option(min=0, help="Relative error of a node [default: by precision].")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data set is [default: the recipe's].")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Node by node: where an artifact leaves the fp32 reference, and whether precision or compiler did it."""
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.debugging import DebugOptions, debug_run
+
+    options = DebugOptions(artifact=artifact, images=images, tolerance=tolerance, data=data)
+    raise typer.Exit(debug_run(run_folder, options, Talk(quiet=quiet)))
 
 
 runs_app = typer.Typer(help="List past runs; `runs prune` frees space.", invoke_without_command=True, no_args_is_help=False)
