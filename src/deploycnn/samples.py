@@ -113,7 +113,7 @@ def write_samples(path: Path, rows: Mapping[str, Samples]) -> str:
 
 
 class SamplesFile(Mapping[str, Samples]):
-    """Rows by name, each read when it is asked for.
+    """Rows by name, each read when it is first asked for, and kept.
 
     Args:
         path: the file.
@@ -142,10 +142,16 @@ class SamplesFile(Mapping[str, Samples]):
         except (zipfile.BadZipFile, OSError, ValueError) as error:
             raise self._damaged(error) from error
         self._names = [name.removesuffix(".time_ns") for name in members if name.endswith(".time_ns")]
+        self._read: dict[str, Samples] = {}
 
     def __getitem__(self, name: str) -> Samples:
         if name not in self._names:
             raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = self._row(name)
+        return self._read[name]
+
+    def _row(self, name: str) -> Samples:
         try:
             with np.load(self._path, allow_pickle=False) as archive:
                 arrays = {field: archive[f"{name}.{field}"].astype(kind, casting="same_kind") for field, kind in _KINDS.items()}

@@ -108,7 +108,8 @@ def _save_images(context: Context, held_out: HeldOut) -> BundledImages:
     facts = BundledImages(sha256=held_out.sha256, n_images=len(held_out.labels_N), file=None)
     if held_out.images_NCHW.nbytes > context.recipe.limits.bundle_mb * 1e6:
         return facts
-    np.savez_compressed(context.out / _IMAGES, images_NCHW=held_out.images_NCHW, labels_N=held_out.labels_N)
+    # Not compressed: photographs hardly shrink, and it would be the slowest step of a run whose results are all known.
+    np.savez(context.out / _IMAGES, allow_pickle=False, images_NCHW=held_out.images_NCHW, labels_N=held_out.labels_N)
     return facts.model_copy(update={"file": _IMAGES.as_posix()})
 
 

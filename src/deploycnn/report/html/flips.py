@@ -123,7 +123,7 @@ def _sheet(flips: Flips, shown: list[int], columns: int) -> str:
         image = image.resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
         sheet.paste(image, (SIDE_PX * column, SIDE_PX * row))
     buffer = io.BytesIO()
-    sheet.save(buffer, "PNG", optimize=True)
+    sheet.save(buffer, "PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
