@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deploycnn.report.chart_style import file_css
 from deploycnn.report.costs import Cost, break_even_images
-from deploycnn.report.html.layers import short
+from deploycnn.report.layer_words import short
 from deploycnn.report.palette import backend_colours, looks
 from deploycnn.report.pareto import front
 from deploycnn.report.svg import Drawing, Scale, padded, round_text, seconds_tick

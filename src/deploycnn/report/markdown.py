@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from deploycnn import units
 from deploycnn.record import Record
-from deploycnn.report import remarks, rows
+from deploycnn.report import low_precision, remarks, rows
+from deploycnn.report.answers import answer_rows
 from deploycnn.report.recommend import Recommendation
 
 
@@ -19,6 +20,11 @@ def markdown(record: Record, recommendation: Recommendation, charts: Sequence[st
     parts = [f"# {rows.headline(record)}", _verdict(recommendation), _charts(charts), _accuracy(record)]
     parts += [_latency(record, batch) for batch in rows.batches(record)]
     parts += [
+        _list("Slower than fp32, and why", low_precision.slower(record)),
+        _answers(record),
+        _evidence(record),
+        *map(_choice, low_precision.choices(record)),
+        _calibration(record),
         _deferred(record),
         _list("Not recommended, because", remarks.not_passed(record)),
         _list("Skipped", remarks.skipped(record)),
@@ -68,6 +74,38 @@ def _latency(record: Record, batch: int) -> str:
     boundary = latency.boundary.replace("-", " ")
     about = f"{latency.threads} thread(s), {boundary}; ratio is time over {record.reference}, paired by round."
     return f"## Latency, batch {batch}\n\n{about}\n\n" + table(headings, lines, text_columns=1)
+
+
+def _answers(record: Record) -> str:
+    found = answer_rows(record)
+    if not found:
+        return ""
+    headings = ["artifact", "class that lost most", "right to wrong", "wrong to right", "mean confidence", "ECE"]
+    lines = [[row.who, row.worst_class, row.lost, row.won, row.confidence, row.ece] for row in found]
+    kinds = [(row, images) for row in found for images in (("right to wrong", row.lost_images), ("wrong to right", row.won_images))]
+    numbers = "\n".join(f"- `{row.who}`, {kind}: images {images}" for row, (kind, images) in kinds if images)
+    about = "In brackets the change against the reference. ECE is the expected calibration error."
+    return "\n\n".join(part for part in ("## Answers that changed", about, table(headings, lines, text_columns=2), numbers) if part)
+
+
+def _evidence(record: Record) -> str:
+    found = low_precision.evidence_rows(record)
+    lines = [[row.who, row.asked, row.found, row.state, remarks.plain(row.source)] for row in found]
+    headings = ["artifact", "asked for", "layers found", "verdict", "who says so"]
+    return "## Precision, asked for and found\n\n" + table(headings, lines, text_columns=5) if lines else ""
+
+
+def _choice(found: low_precision.ChoiceTable) -> str:
+    headings = ["ONNX node", "kind", "left in", "multiply-adds", "logit error alone in int8"]
+    lines = [[row.node, row.op, row.precision, row.share, row.alone] for row in found.rows]
+    parts = [f"## Layers of {found.title}: {found.summary}", table(headings, lines, text_columns=3) if lines else ""]
+    return "\n\n".join(part for part in (*parts, "\n".join(f"- {step}" for step in found.steps)) if part)
+
+
+def _calibration(record: Record) -> str:
+    lines = [f"- {what}: {text}" for what, text in low_precision.audit(record)]
+    lines += [f"- spread, {low_precision.spread_line(row)}; each draw {row.draws}" for row in low_precision.spreads(record)]
+    return "## Calibration images\n\n" + "\n".join(lines) if lines else ""
 
 
 def _deferred(record: Record) -> str:

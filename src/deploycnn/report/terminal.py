@@ -10,7 +10,7 @@ from rich.table import Table
 
 from deploycnn import units
 from deploycnn.record import Record
-from deploycnn.report import remarks, rows
+from deploycnn.report import low_precision, remarks, rows
 from deploycnn.report.recommend import Recommendation, figure_text
 
 WIDE = 150  # columns from which accuracy and latency share one table
@@ -31,6 +31,11 @@ def render(record: Record, recommendation: Recommendation, console: Console) -> 
         console.print(_deferred_table(record))
         for waits in remarks.waiting(record):
             _print_item(f"{waits.who} waits: {waits.why}", console)
+    _print_remarks("Slower than fp32", low_precision.slower(record), console)
+    for choice in low_precision.choices(record):
+        _print_item(f"{choice.title}: {choice.summary}", console)
+    for spread in low_precision.spreads(record):
+        _print_item(f"calibration, {low_precision.spread_line(spread)}", console)
     _print_remarks("Not recommended, because", remarks.not_passed(record), console)
     _print_remarks("Skipped", remarks.skipped(record), console)
     _print_doubts(record, console)

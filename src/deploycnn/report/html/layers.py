@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from deploycnn.record import Cell, Record
+from deploycnn.report.layer_words import short
+from deploycnn.report.low_precision import asked
 from deploycnn.report.remarks import cell_name, plain
 from deploycnn.types import Evidence, LayerEvidence
-
-_SHORT = (
-    (r"u?int8|[uiq]?u?8|qint8|s8|i8", "int8"),
-    (r"tfloat32|tf32", "tf32"),
-    (r"bfloat16|bf16", "bf16"),
-    (r"float16|fp16|f16|half", "fp16"),
-    (r"float32|fp32|f32|float", "fp32"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +26,7 @@ class LayerRow:
     """One artifact."""
 
     name: str
+    asked: str
     state: str  # pass, fail, unproven
     reason: str
     layers: tuple[Layer, ...]
@@ -50,20 +44,21 @@ class LayerMap:
 
 def layer_map(record: Record) -> LayerMap | None:
     """Artifacts that were built, with what their session or compiler says; None where nothing says anything."""
-    rows = tuple(_row(cell) for cell in record.cells if cell.artifact is not None)
+    rows = tuple(_row(record, cell) for cell in record.cells if cell.artifact is not None)
     if not any(row.layers for row in rows):
         return None
     kinds = dict.fromkeys(layer.text for row in rows for layer in row.layers)
     return LayerMap(rows=rows, most=max(len(row.layers) for row in rows), kinds=tuple(kinds))
 
 
-def _row(cell: Cell) -> LayerRow:
+def _row(record: Record, cell: Cell) -> LayerRow:
     said = cell.ran or (cell.artifact.evidence if cell.artifact else None)
     return LayerRow(
         name=cell_name(cell),
+        asked=(wanted := asked(record, cell)),
         state=cell.evidence.state if cell.evidence else "unproven",
         reason=_reason(cell),
-        layers=tuple(_layer(layer, said) for layer in said.layers) if said else (),
+        layers=tuple(_layer(layer, said, wanted) for layer in said.layers) if said else (),
         simulated=bool(said and said.simulated),
     )
 
@@ -76,19 +71,11 @@ def _reason(cell: Cell) -> str:
     return plain(cell.evidence.reason)
 
 
-def _layer(layer: LayerEvidence, said: Evidence) -> Layer:
+def _layer(layer: LayerEvidence, said: Evidence, wanted: str) -> Layer:
     text = short(layer.precision)
     return Layer(
         text=text,
         kind=f"p-{text}" if text in ("fp32", "tf32", "fp16", "bf16", "int8") else "p-other",
         op=layer.op,
-        tip=f"{layer.name}\n{layer.op} in {layer.precision}\nsays {plain(said.source)} ({plain(said.provider)})",
+        tip=f"{layer.name}\nasked for {wanted}, {layer.op} in {layer.precision}\nsays {plain(said.source)} ({plain(said.provider)})",
     )
-
-
-def short(precision: str) -> str:
-    """The recipe's word for what a backend calls its numbers; the backend's own word where there is none."""
-    for pattern, name in _SHORT:
-        if re.fullmatch(pattern, precision.strip().lower()):
-            return name
-    return precision

@@ -10,6 +10,7 @@ from typing import Any
 
 from deploycnn.record import Record
 from deploycnn.report import rows
+from deploycnn.report.answers import answer_rows
 from deploycnn.report.chart_style import palette_css
 from deploycnn.report.flips import Flips
 from deploycnn.report.html.accuracy import class_map
@@ -20,6 +21,7 @@ from deploycnn.report.html.flips import flip_sheet
 from deploycnn.report.html.layers import layer_map
 from deploycnn.report.html.money import cost_table
 from deploycnn.report.html.outcomes import outcomes
+from deploycnn.report.html.precision import precision_view
 from deploycnn.report.html.table import artifact_table
 from deploycnn.report.html.verdict import verdict_view
 from deploycnn.report.machines import machine
@@ -79,6 +81,8 @@ def _view(part: Part, folder: Path | None, prefix: str) -> dict[str, Any]:
         "classes": class_map(record),
         "flips": flip_sheet(record, part.flips),
         "layers": layer_map(record),
+        "precision": precision_view(record),
+        "answers": answer_rows(record),
         "costs": cost_table(record, judged, recommendation.ship),
         "outcomes": outcomes(record, folder),
         "facts": facts(record, folder),
