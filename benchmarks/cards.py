@@ -3,6 +3,7 @@
     python benchmarks/cards.py --root DIR [--write] [--backends torch,onnxruntime,openvino] [--precisions fp32,fp16,int8]
 
 DIR holds cifar-10-batches-py. Latency is measured with the smallest budget there is and not printed: this is about accuracy.
+A card has a table for each kind of CPU that it was written on: int8 has another form where there is no VNNI.
 Promised: int8 is within 0.5 pp of fp32 for both networks; the last column says so with its 95 % interval.
 """
 
@@ -17,12 +18,13 @@ from pathlib import Path
 
 from deploycnn import units
 from deploycnn.disk import write_atomic
+from deploycnn.environment import has_vnni
 from deploycnn.record import Cell, Record
 from deploycnn.recordfile import read_record
 
 MODELS = Path(__file__).parents[1] / "models"
 CARDS = {"lenet-cifar10": "lenet", "resnet8-cifar10": "resnet8"}
-BEGIN, END = "<!-- accuracy: written by benchmarks/cards.py -->", "<!-- end of accuracy -->"
+BEGIN, END = "<!-- accuracy, {cpu}: written by benchmarks/cards.py -->", "<!-- end of accuracy -->"
 PROMISED_PP = 0.5
 
 
@@ -77,21 +79,28 @@ def row(cell: Cell, reference: str | None) -> str:
     return f"| {' | '.join(texts)} |"
 
 
+def cpu_kind(record: Record) -> str:
+    """What decides the form of int8, and with it the numbers: this CPU, and whether it multiplies bytes without saturating."""
+    cpu = next(iter(record.environments.values())).cpu
+    return f"{cpu.model}, {'with' if has_vnni() else 'without'} VNNI"
+
+
 def section(record: Record) -> str:
     """What stands between the marks of a card."""
-    data, machine = record.data, next(iter(record.environments.values()))
+    data, cpu = record.data, cpu_kind(record)
     where = "the copy described below" if not data.official else "the official files"
     about = (
         f"{data.n_test:,} test images of {where}, through each compiled artifact itself, against PyTorch fp32 on the same images; "
-        f"plain PTQ on {data.n_calibration} calibration images, {machine.cpu.model}:"
+        f"plain PTQ on {data.n_calibration} calibration images:"
     )
-    return "\n".join([BEGIN, "## Accuracy of the artifacts", "", about, "", *table(record), END])
+    return "\n".join([BEGIN.format(cpu=cpu), f"## Accuracy of the artifacts: {cpu}", "", about, "", *table(record), END])
 
 
 def with_section(card: str, text: str) -> str:
-    """The card with its section replaced, or with a new one in front of the data's."""
-    if BEGIN in card:
-        return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: text, card, flags=re.DOTALL)
+    """The card with its section for this kind of CPU replaced, or with a new one in front of the data's."""
+    begin = text.partition("\n")[0]
+    if begin in card:
+        return re.sub(f"{re.escape(begin)}.*?{re.escape(END)}", lambda _: text, card, flags=re.DOTALL)
     front, mark, rest = card.partition("## Data:")
     return f"{front}{text}\n\n{mark}{rest}"
 
