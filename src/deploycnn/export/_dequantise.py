@@ -62,7 +62,10 @@ def float_graph(quantised: Variant, sample_x_NCHW: np.ndarray, folder: Path) -> 
 
 
 def _take_out(model: onnx.ModelProto) -> None:
-    """Turns Q/DQ nodes of activations into Identity, those of constants into float constants. What dequantises pixels keeps its sums."""
+    """Turns Q/DQ nodes of activations into what they do besides rounding, those of constants into float constants.
+
+    What dequantises pixels keeps its sums.
+    """
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -74,7 +77,7 @@ def _take_out(model: onnx.ModelProto) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
-            nodes.append(helper.make_node("Identity", [node.input[0]], [node.output[0]], name=node.name))
+            nodes.append(_unrounded(model, node, constants))
         elif node.op_type == "DequantizeLinear" and node.input[0] in constants:
             graph.initializer.append(numpy_helper.from_array(_dequantised(node, constants), node.output[0]))
         elif node.op_type == "DequantizeLinear" and node.input[0] in pixels:
@@ -86,6 +89,28 @@ def _take_out(model: onnx.ModelProto) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.value_info[:]
+
+
+def _unrounded(model: onnx.ModelProto, node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> onnx.NodeProto:
+    """Clip where the type's range begins or ends at 0, Identity elsewhere.
+
+    Quantisers leave a ReLU or Clip out where the 8-bit range does the same: then the pair is all that is left of it.
+    """
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    kept = helper.make_node("Identity", [node.input[0]], [node.output[0]], name=node.name)
+    scale, zero = _scale_and_zero(node, constants)
+    name = node.input[2] if len(node.input) > 2 else ""
+    kind = constants[name].dtype if name else np.dtype(np.uint8)
+    if node.input[0] in constants or scale.size != 1 or kind.kind not in "iu":
+        return kept
+    low, high = ((bound - zero.item()) * scale.item() for bound in (np.iinfo(kind).min, np.iinfo(kind).max))
+    if low < 0 < high:
+        return kept
+    bounds = [f"{node.output[0]}_low", f"{node.output[0]}_high"]
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(x).reshape(()), n) for x, n in zip((low, high), bounds, strict=True))
+    return helper.make_node("Clip", [node.input[0], *bounds], [node.output[0]], name=node.name)
 
 
 def _scale_and_zero(node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
