@@ -32,6 +32,7 @@ SETTINGS = [
     "measure.processes=1",
     "measure.min_rounds=2",
     "validate.max_drop_pp=20",
+    "validate.calibration_seeds=0",
 ]
 
 

@@ -27,6 +27,7 @@ SMALL = [
     "measure.processes=1",
     "measure.min_rounds=4",
     "validate.max_drop_pp=20",
+    "validate.calibration_seeds=2",
 ]
 
 
