@@ -95,6 +95,7 @@ class RooflinePoint(Value):
     share: float  # floor over the measured median; a diagnosis and no grade, it may pass 1
     bound: Literal["launch", "compute", "memory"]
     sentence: str
+    dispatch_s: float | None = None  # median of the same backend's call of a graph of next to nothing; None: not known
 
 
 class Loading(Value):
@@ -105,6 +106,17 @@ class Loading(Value):
     resident_bytes: int  # of the worker after validating
     peak_bytes: int
     device_peak_bytes: int | None = None
+
+
+class Energy(Value):
+    """What some work drew, net of idle."""
+
+    source: str  # "RAPL package-0", "NVML"
+    batch: int
+    seconds: float
+    idle_w: float
+    busy_w: float
+    joules_per_image: float  # net; may come out at or below 0 where the work drew no more than idle
 
 
 class Cell(Value):
@@ -121,6 +133,7 @@ class Cell(Value):
     ran: Evidence | None = None  # what that verdict stands on: the session's word, or for a deferred cell the compiler's
     accuracy: Accuracy | None = None
     loading: Loading | None = None
+    energy: Energy | None = None  # None: nothing here counts it; the record's notes say why
     latencies: tuple[Latency, ...] = ()  # host to host
     device_latencies: tuple[Latency, ...] = ()  # device boundary, where the backend tells it; a sample is the mean run of a block
     rooflines: tuple[RooflinePoint, ...] = ()  # of the latencies, where the machine's peaks are known

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploycnn.environment import Cpu
-from deploycnn.measure.doubts import machine_doubts, row_doubts
+from deploycnn.measure.doubts import machine_doubts, row_doubts, speed_doubts
 from deploycnn.measure.estimates import Pairing, Row
 from deploycnn.measure.watch import MachineFacts, MachineWatch
 from deploycnn.recipe import MeasureOptions
@@ -60,6 +60,33 @@ def test_restarts_are_judged_by_the_ratio_so_a_slower_machine_is_not_blamed_on_t
     pairing = Pairing(row(restart=0.2, seed=1), row(restart=0.2, seed=2))
     kinds = {doubt.kind for doubt in row_doubts(row(restart=0.2, seed=1), pairing, MeasureOptions(), steady=True)}
     assert "restarts-differ" not in kinds
+
+
+def test_the_reference_is_not_blamed_for_a_machine_that_changed_speed() -> None:
+    reference, control = row(restart=0.2, seed=1), row(1e-4, restart=0.2, seed=2)
+    alone = {doubt.kind for doubt in row_doubts(reference, None, MeasureOptions(), steady=True)}
+    beside = {doubt.kind for doubt in row_doubts(reference, None, MeasureOptions(), steady=True, control=Pairing(reference, control))}
+    assert "restarts-differ" in alone
+    assert "restarts-differ" not in beside
+
+
+def test_restarts_that_differ_beside_a_steady_control_are_still_doubted() -> None:
+    reference = row(restart=0.2, seed=1)
+    control = Pairing(reference, row(1e-4, seed=2))
+    assert "restarts-differ" in {doubt.kind for doubt in row_doubts(reference, None, MeasureOptions(), steady=True, control=control)}
+
+
+def test_fixed_work_that_changed_between_restarts_is_the_machines_doubt() -> None:
+    (doubt,) = speed_doubts([row(1e-4, restart=0.3), row(1e-4, restart=0.3, seed=1)])
+    assert doubt.kind == "machine-speed"
+    assert "from 100 µs to 130 µs between restarts" in doubt.what
+    assert doubt.remedy == "measure on a machine that nothing else shares"
+
+
+@pytest.mark.parametrize("restart", [0.0, 0.04])
+def test_fixed_work_that_stood_still_is_no_doubt(restart: float) -> None:
+    assert speed_doubts([row(1e-4, restart=restart)]) == ()
+    assert speed_doubts([]) == ()
 
 
 @pytest.mark.parametrize(

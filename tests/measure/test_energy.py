@@ -45,7 +45,7 @@ def test_net_energy_of_both_packages(tmp_path: Path, start_uj: int) -> None:
         machine.draw(35, 4.0)
         return 1000
 
-    found = meter.measure(work, idle_s=1.0)
+    found = meter.measure(work, batch=8, idle_s=1.0)
     assert found is not None
     assert found.idle_w == pytest.approx(20, rel=0.01)
     assert found.busy_w == pytest.approx(70, rel=0.01)
@@ -56,7 +56,7 @@ def test_net_energy_of_both_packages(tmp_path: Path, start_uj: int) -> None:
 
 def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     meter = EnergyMeter(root=tmp_path)
-    assert meter.measure(lambda: 1, idle_s=0.0) is None
+    assert meter.measure(lambda: 1, batch=1, idle_s=0.0) is None
     assert "not available here" in meter.reason
 
 
@@ -75,5 +75,5 @@ def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     meter = EnergyMeter(gpu=0)
-    assert meter.measure(lambda: 1) is None
+    assert meter.measure(lambda: 1, batch=1) is None
     assert "counts no energy" in meter.reason

@@ -24,6 +24,12 @@ def context(store, tmp_path):
     return Context(recipe=Recipe(), store=store, talk=talk, environment=environment(), out=tmp_path, memory_bytes=10**9)
 
 
+@pytest.fixture(autouse=True)
+def no_calls(monkeypatch):
+    """Tests of calls say what a call costs."""
+    monkeypatch.setattr(rooflines, "dispatch_times", lambda context, measured: {})
+
+
 def planned(target="cpu", p50_s=1e-4):
     known = Interval(value=p50_s, low=p50_s, high=p50_s)
     counts = {"n_samples": 100, "n_blocks": 4, "n_rounds": 2, "n_processes": 1, "outliers": 0, "noisy": False}
@@ -70,3 +76,13 @@ def test_a_run_that_measured_nothing_here_measures_no_peaks(context, monkeypatch
     monkeypatch.setattr(rooflines, "measure_peak", lambda threads, cores: pytest.fail("not needed"))
     cells = [planned("cuda:sm89")]
     assert rooflines.with_rooflines(context, {}, cells) == (cells, None)
+
+
+def test_a_call_that_takes_most_of_the_time_is_what_bounds_it(context, lenet_graph, monkeypatch):
+    monkeypatch.setattr(rooflines, "measure_peak", lambda threads, cores: PEAK)
+    monkeypatch.setattr(rooflines, "dispatch_times", lambda context, measured: {"null": {1: 8e-5, 32: 1e-6}})
+    cells, _ = rooflines.with_rooflines(context, {("fp32", None): lenet_graph}, [planned(p50_s=1e-4)])
+    one, many = cells[0].cell.rooflines
+    assert (one.bound, one.dispatch_s) == ("launch", 8e-5)
+    assert one.sentence.startswith("launch-bound: 80 % of the time is the call itself")
+    assert (many.bound, many.dispatch_s) == ("memory", 1e-6)

@@ -18,7 +18,7 @@ from deploycnn.errors import EXIT_INCOMPARABLE, EXIT_INCONCLUSIVE, EXIT_NOTHING_
 from deploycnn.measure.schedule import CONTROL, twin_of
 from deploycnn.measure.summary import summarise
 from deploycnn.recipe import MeasureOptions
-from deploycnn.record import Accuracy, Cell, DataFacts, ModelFacts, Record
+from deploycnn.record import Accuracy, Cell, DataFacts, ModelFacts, Record, Session
 from deploycnn.recordfile import write_record
 from deploycnn.report.compare import compare, compare_runs, parse_limit, parse_metric
 from deploycnn.report.compare_json import comparison_schema, render_json
@@ -193,6 +193,56 @@ def test_a_planted_change_is_found_in_its_cell_only(metric: str, by: float, verd
     assert change.ratio.low < expected < change.ratio.high
     assert {x.verdict for x in result.changes if x is not change} <= {"same", "inconclusive"}
     assert result.exit_code == code
+
+
+def resumed_run(folder: Path, *, seed: int, state: float, by: float = 1.0) -> Path:
+    """A run of which one cell was finished later, when the machine was `state` times slower, by itself `by` times slower."""
+    later = "tvm/fp32/cpu"
+    first = planted_samples({name: run_s for name, run_s in TIMES_S.items() if name != later}, seed=seed)
+    second = planted_samples({REFERENCE: TIMES_S[REFERENCE], later: by * TIMES_S[later]}, seed=seed + 100, state=state)
+    record, there = a_run(first), a_run(second)
+    (finished,) = [cell for cell in there.cells if cell.name == later]
+    session = Session(
+        machine=MACHINE.id,
+        folder="resumed/1",
+        deploycnn_version="0.1.0",
+        created="2026-01-02T00:00:00+00:00",
+        command="deploycnn resume",
+        finished={later: later},
+        reference=there.cells[0],
+        noise_floor=there.noise_floor,
+    )
+    (folder / session.folder).mkdir(parents=True)
+    write_samples(folder / SAMPLES_NAME, first)
+    write_samples(folder / session.folder / SAMPLES_NAME, second)
+    write_record(folder, record.model_copy(update={"cells": (*record.cells, finished), "sessions": (session,)}))
+    return folder
+
+
+@pytest.mark.parametrize(("by", "verdicts"), [(1.0, {"same", "inconclusive"}), (1.3, {"slower"})])
+def test_resumed_cells_are_compared_by_their_own_samples_and_control(tmp_path: Path, by: float, verdicts: set[str]) -> None:
+    base = resumed_run(tmp_path / "base", seed=1, state=1.0)
+    new = resumed_run(tmp_path / "new", seed=2, state=1.15, by=by)  # slower as a machine too, which the session's control tells
+    result = compare_runs([base, new])
+    change = of(result, "tvm/fp32/cpu")
+    assert change.verdict in verdicts
+    assert change.ratio is not None
+    assert change.ratio.value == pytest.approx(by, rel=0.06)
+    assert of(result, "onnxruntime/fp32/cpu").verdict in {"same", "inconclusive"}
+    shifts = sorted(shift.ratio.value for shift in result.machine_shifts)
+    assert shifts == [pytest.approx(1.0, rel=0.05), pytest.approx(1.15, rel=0.05)]
+
+
+@pytest.mark.parametrize("lost", ["samples", "folder"])
+def test_resumed_cells_without_samples_fall_back_on_the_record(tmp_path: Path, lost: str) -> None:
+    base = resumed_run(tmp_path / "base", seed=1, state=1.0)
+    new = resumed_run(tmp_path / "new", seed=2, state=1.0)
+    (new / "resumed/1" / SAMPLES_NAME).unlink()
+    if lost == "folder":
+        (new / "resumed/1").rmdir()
+    change = of(compare_runs([base, new]), "tvm/fp32/cpu")
+    assert change.ratio is not None
+    assert change.verdict != "incomparable"
 
 
 def test_a_slowdown_within_the_limit_is_said_and_allowed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,11 +22,19 @@ OTHER_LOAD_CORES = 0.2
 STOLEN_SHARE = 0.01
 FREQUENCY_SWING = 0.05
 SWAP_BYTES = 16e6
+SPEED_CHANGE = 0.07  # of the fixed work between restarts; its own memory layout moves it by a few percent
 
 
-def row_doubts(row: Row, pairing: Pairing | None, options: MeasureOptions, *, steady: bool) -> tuple[Doubt, ...]:
-    """Doubts about one artifact at one batch size. `pairing` is with the reference, None for the reference itself."""
-    found = [_short(row, options), _drift(row, options), _restarts(row, pairing, options), None if steady else _unsteady()]
+def row_doubts(
+    row: Row, pairing: Pairing | None, options: MeasureOptions, *, steady: bool, control: Pairing | None = None
+) -> tuple[Doubt, ...]:
+    """Doubts about one artifact at one batch size.
+
+    Args:
+        pairing: with the reference, None for the reference itself.
+        control: with the fixed work, where it was measured.
+    """
+    found = [_short(row, options), _drift(row, options), _restarts(row, pairing, control, options), None if steady else _unsteady()]
     return tuple(doubt for doubt in found if doubt is not None)
 
 
@@ -70,11 +79,16 @@ def _drift(row: Row, options: MeasureOptions) -> Doubt | None:
     )
 
 
-def _restarts(row: Row, pairing: Pairing | None, options: MeasureOptions) -> Doubt | None:
-    """Restarts that differ by more than was asked for. By the ratio, which a drifting machine does not move."""
-    log_sd, p_value = stats.own_spread(pairing.restarts if pairing is not None else row.restarts)
-    if log_sd <= options.interval or p_value >= RESTARTS_P:
-        return None
+def _restarts(row: Row, pairing: Pairing | None, control: Pairing | None, options: MeasureOptions) -> Doubt | None:
+    """Restarts that differ by more than was asked for. By the ratio, which a drifting machine does not move.
+
+    The reference has no ratio. Its own restarts must differ, and differ against the fixed work too: else the machine changed speed.
+    """
+    judged = [pairing.restarts] if pairing is not None else [row.restarts, *([control.restarts] if control is not None else [])]
+    for restarts in judged:
+        log_sd, p_value = stats.own_spread(restarts)
+        if log_sd <= options.interval or p_value >= RESTARTS_P:
+            return None
     processes = np.unique(row.samples.process_B)
     medians_s = [math.exp(float(np.median(row.log_median_B[row.samples.process_B == process]))) for process in processes]
     return Doubt(
@@ -90,6 +104,25 @@ def _unsteady() -> Doubt:
         what="it was still getting faster when warming up reached its limit",
         remedy="measure longer, or look whether it compiles or tunes while it runs",
     )
+
+
+def speed_doubts(controls: Sequence[Row]) -> tuple[Doubt, ...]:
+    """A doubt where fixed work took another time in one restart than in another. `controls`: its rows, one per batch size."""
+    if not controls:
+        return ()
+    process_B = np.concatenate([row.samples.process_B for row in controls])
+    log_median_B = np.concatenate([row.log_median_B for row in controls])
+    medians_s = [math.exp(float(np.median(log_median_B[process_B == process]))) for process in np.unique(process_B)]
+    least_s, most_s = min(medians_s), max(medians_s)
+    if most_s <= least_s * (1 + SPEED_CHANGE):
+        return ()
+    doubt = Doubt(
+        kind="machine-speed",
+        what=f"fixed work took from {units.seconds(least_s)} to {units.seconds(most_s)} between restarts; "
+        "ratios are paired by round and hold",
+        remedy="measure on a machine that nothing else shares",
+    )
+    return (doubt,)
 
 
 def machine_doubts(cpu: Cpu, facts: MachineFacts, *, threads: int) -> tuple[Doubt, ...]:

@@ -12,17 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploycnn.types import Value
-
-
-class Energy(Value):
-    """What some work drew, net of idle."""
-
-    source: str  # "RAPL package-0", "NVML"
-    seconds: float
-    idle_w: float
-    busy_w: float
-    joules_per_image: float  # net; may come out at or below 0 where the work drew no more than idle
+from deploycnn.record import Energy
 
 
 class EnergyMeter:
@@ -50,8 +40,11 @@ class EnergyMeter:
         except _NoCounter as error:
             self.reason = f"not available here: {error}"
 
-    def measure(self, work: Callable[[], int], idle_s: float = 2.0) -> Energy | None:
-        """Energy of `work`, which gives back how many images it ran; a second of it or more. None where nothing counts energy."""
+    def measure(self, work: Callable[[], int], *, batch: int, idle_s: float = 2.0) -> Energy | None:
+        """Energy of `work`, which gives back how many images it ran in batches of `batch`; a second of it or more.
+
+        None where nothing counts energy.
+        """
         if self._counter is None:
             return None
         idle_w, _ = self._power_w(lambda: self._sleep(idle_s))
@@ -63,7 +56,7 @@ class EnergyMeter:
 
         busy_w, seconds = self._power_w(counted)
         joules = (busy_w - idle_w) * seconds / max(1, n_images)
-        return Energy(source=self._counter.source, seconds=seconds, idle_w=idle_w, busy_w=busy_w, joules_per_image=joules)
+        return Energy(source=self._counter.source, batch=batch, seconds=seconds, idle_w=idle_w, busy_w=busy_w, joules_per_image=joules)
 
     def _power_w(self, during: Callable[[], None]) -> tuple[float, float]:
         assert self._counter is not None

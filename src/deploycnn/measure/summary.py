@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from deploycnn import stats
-from deploycnn.measure.doubts import noisy_doubt, row_doubts
+from deploycnn.measure.doubts import noisy_doubt, row_doubts, speed_doubts
 from deploycnn.measure.estimates import Pairing, Row, ratio_intervals
 from deploycnn.measure.schedule import CONTROL, DEVICE, twin_of
 from deploycnn.recipe import MeasureOptions
 from deploycnn.record import Latency
 from deploycnn.samples import Samples, sample_name, split_name
-from deploycnn.types import Interval, Value
+from deploycnn.types import Doubt, Interval, Value
 
 
 class Summary(Value):
@@ -22,6 +22,7 @@ class Summary(Value):
     latencies: Mapping[str, tuple[Latency, ...]]  # by cell name, ascending batch sizes
     device_latencies: Mapping[str, tuple[Latency, ...]] = {}  # likewise, with the boundary "device"
     noise_floor: Mapping[str, Interval]  # by batch size: the reference's second copy over its first
+    doubts: tuple[Doubt, ...] = ()  # about the machine, from the fixed work
 
 
 def summarise(
@@ -55,9 +56,11 @@ def summarise(
                 continue
             name = sample_name(cell, batch)
             pairing = Pairing(row, host[reference]) if reference in host and cell != reference else None
+            fixed = Pairing(row, host[CONTROL]) if CONTROL in host else None
+            control = fixed if fixed is not None and fixed.log_ratio_R.size else None
             latency = _latency(name, row, spreads[cell], options, ratios.get(cell))
             noisy = (noisy_doubt(latency.p50_s, latency.ratio, options),) if latency.noisy else ()
-            doubts = (*noisy, *row_doubts(row, pairing, options, steady=name not in unsteady))
+            doubts = (*noisy, *row_doubts(row, pairing, options, steady=name not in unsteady, control=control))
             latencies.setdefault(cell, []).append(latency.model_copy(update={"doubts": doubts}))
         device = {cell.removesuffix(DEVICE): row for cell, row in rows.items() if cell.endswith(DEVICE)}
         for cell, latency in _on_device(device, batch, options, reference).items():
@@ -67,6 +70,7 @@ def summarise(
         latencies={cell: tuple(found) for cell, found in latencies.items()},
         device_latencies={cell: tuple(found) for cell, found in on_device.items()},
         noise_floor=floors,
+        doubts=speed_doubts([Row(found) for name, found in samples.items() if split_name(name)[0] == CONTROL]),
     )
 
 

@@ -162,6 +162,25 @@ def debug(
     raise typer.Exit(debug_run(run_folder, options, Talk(quiet=quiet)))
 
 
+@app.command()
+def load(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or its record.json.")],
+    artifact: Annotated[str, typer.Option("--artifact", "-a", metavar="NAME", help="As the report names it: onnxruntime/int8/cpu.")],
+    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="single-stream, offline or server.")] = None,
+    qps: Annotated[float | None, typer.Option(min=1e-3, help="server: queries per second, Poisson arrivals.")] = None,
+    find_qps: Annotated[bool, typer.Option("--find-qps", help="server: find the highest rate whose p99 stays under --p99-ms.")] = False,
+    p99_ms: Annotated[float | None, typer.Option("--p99-ms", min=1e-6, help="server: largest p99 latency, in milliseconds.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data set is [default: the recipe's].")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Load as MLPerf makes it, unofficial; exit code 1 where the p99 is over the bound."""
+    from deploycnn.pipeline.console import Talk
+    from deploycnn.pipeline.offering_load import LoadAsked, load_command
+
+    asked = LoadAsked(artifact=artifact, scenario=scenario, qps=qps, find_qps=find_qps, p99_ms=p99_ms, data=data)
+    raise typer.Exit(load_command(run_folder, asked, Talk(quiet=quiet)))
+
+
 runs_app = typer.Typer(help="List past runs; `runs prune` frees space.", invoke_without_command=True, no_args_is_help=False)
 app.add_typer(runs_app, name="runs")
 Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="Folder that the runs lie in.")]

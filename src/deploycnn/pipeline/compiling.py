@@ -54,7 +54,7 @@ def _artifact_entry(context: Context, variant: Variant, planned: PlannedCell, lo
     batches = recipe.measure.batches
     artifact_key = key(
         "artifact",
-        code=("backends/_contract.py", _source_of(backend.name)),
+        code=("backends/_contract.py", source_of(backend.name)),
         packages=backend.packages,
         variant=variant.sha256,
         backend=backend.name,
@@ -82,7 +82,8 @@ def _artifact_entry(context: Context, variant: Variant, planned: PlannedCell, lo
     return built.path, built.reused
 
 
-def _source_of(backend: str) -> str:
+def source_of(backend: str) -> str:
+    """The backend's file or folder in this package, for cache keys."""
     from deploycnn.pipeline.context import PACKAGE
 
     name = f"backends/{backend}"

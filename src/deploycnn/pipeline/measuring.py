@@ -166,6 +166,7 @@ def _with_latencies(
         doubts=(
             *machine_doubts(context.environment.cpu, facts.machine, threads=context.recipe.measure.threads),
             *gpu_doubts(facts.gpus, facts.spent_s),
+            *summary.doubts,
         ),
         note=note,
         gpus=facts.gpus,

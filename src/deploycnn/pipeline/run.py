@@ -18,6 +18,7 @@ from deploycnn.pipeline.calibration import calibration_spreads
 from deploycnn.pipeline.compiling import compile_cells
 from deploycnn.pipeline.console import Talk, stdout_console
 from deploycnn.pipeline.context import Context, memory_limit
+from deploycnn.pipeline.energy_use import with_energy
 from deploycnn.pipeline.measuring import measure_cells
 from deploycnn.pipeline.planning import check_recipe, plan
 from deploycnn.pipeline.preparing import prepare_graph, prepare_images
@@ -111,6 +112,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
     with watch.stage("measure"):
         measured = measure_cells(context, images.held_out, validated.cells, cells[0].cell.name)
         cells, peak = with_rooflines(context, variants, measured.cells)
+        cells, uncounted = with_energy(context, images.held_out, cells)
     return Record(
         deploycnn_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -128,7 +130,7 @@ def _stages(context: Context, watch: Stopwatch, command: str) -> Record:
         stage_s=watch.stage_s,
         gpus=measured.gpus,
         doubts=measured.doubts,
-        notes=_notes(graph.reused, measured.note),
+        notes=(*_notes(graph.reused, measured.note), *uncounted),
     )
 
 

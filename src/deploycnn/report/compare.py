@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -62,8 +63,16 @@ def compare_runs(paths: Sequence[Path], *, fail_above: float | None = None, metr
         raise RecipeError("one run cannot be compared", remedy="give the folders of two runs or more, the older one first")
     records = [read_record(path) for path in paths]
     names = _names(paths)
-    samples = [_samples_beside(path) for path in (paths[0], paths[-1])]
-    result = compare(records[0], records[-1], *samples, fail_above=fail_above, metrics=metrics, names=(names[0], names[-1]))
+    ends = [(paths[i], records[i]) for i in (0, -1)]
+    result = compare(
+        records[0],
+        records[-1],
+        *(_samples_beside(path) for path, _ in ends),
+        fail_above=fail_above,
+        metrics=metrics,
+        names=(names[0], names[-1]),
+        resumed=(_resumed_samples(*ends[0]), _resumed_samples(*ends[1])),
+    )
     if len(paths) == 2:
         return result
     return result.model_copy(update={"history": history(list(zip(names, records, strict=True)), metrics)})
@@ -81,13 +90,32 @@ def _samples_beside(path: Path) -> Mapping[str, Samples] | None:
     return read_samples(folder) if (folder / SAMPLES_NAME).is_file() else None
 
 
+def _resumed_samples(path: Path, record: Record) -> dict[str, Mapping[str, Samples]]:
+    """Samples of what was finished on another machine, by the session's folder."""
+    folder = path if path.is_dir() else path.parent
+    found = {session.folder: _samples_beside(folder / session.folder) for session in record.sessions if (folder / session.folder).is_dir()}
+    return {place: samples for place, samples in found.items() if samples is not None}
+
+
+Where = tuple[int, str, str, str]  # batch size, kind of device, and where base and new were measured: see _place
+
+
+def _place(record: Record, cell: str) -> str:
+    """Folder of the session that finished a cell, "" for the run itself: each holds samples of one measurement."""
+    return next((session.folder for session in record.sessions if cell in session.finished), "")
+
+
+def _noise_floor(record: Record, place: str) -> Mapping[str, Interval]:
+    return next((session.noise_floor for session in record.sessions if session.folder == place), record.noise_floor)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
     """Two runs, and how they are compared."""
 
     base: Record
     new: Record
-    times: Mapping[tuple[int, str], Times]  # by batch size and kind of device, where both runs have samples
+    times: Mapping[Where, Times]  # where both runs have samples
     fail_above: float | None
     confidence: float
 
@@ -97,9 +125,10 @@ class _Pair:
             return self.fail_above
         return LIMIT_TOP1 if metric == "top1" else LIMIT
 
-    def floor(self, batch: int) -> float:
-        """The noise floor of both runs, as a logarithm."""
-        return floor([record.noise_floor[str(batch)] for record in (self.base, self.new) if str(batch) in record.noise_floor])
+    def floor(self, batch: int, places: tuple[str, str] = ("", "")) -> float:
+        """The noise floor of both runs, as a logarithm, by the measurements in these places."""
+        floors = [_noise_floor(record, place) for record, place in zip((self.base, self.new), places, strict=True)]
+        return floor([found[str(batch)] for found in floors if str(batch) in found])
 
 
 def compare(
@@ -112,14 +141,17 @@ def compare(
     metrics: Sequence[Metric] = ("p50",),
     names: tuple[str, str] = ("base", "new"),
     confidence: float = 0.95,
+    resumed: tuple[Mapping[str, Mapping[str, Samples]], Mapping[str, Mapping[str, Samples]]] = ({}, {}),
 ) -> Comparison:
     """Compares two runs cell by cell. See compare_latency for how times are.
 
     Args:
         base_samples: of `base`, None where they are not at hand; then the record's intervals must do.
+        resumed: samples of `base` and `new` that other machines took, by the session's folder.
     """
     timed = bool(set(metrics) & set(TIMES))
-    times = _times(base, new, base_samples or {}, new_samples or {}) if timed else {}
+    measured = [{"": samples or {}, **elsewhere} for samples, elsewhere in zip((base_samples, new_samples), resumed, strict=True)]
+    times = _times(base, new, measured[0], measured[1]) if timed else {}
     pair = _Pair(base=base, new=new, times=times, fail_above=fail_above, confidence=confidence)
     rows = [row for metric in metrics for cell in base.cells for row in _cell_rows(pair, cell, metric)]
     notes = list(graph_notes(base, new))
@@ -134,24 +166,31 @@ def compare(
         changes=tuple(judged(rows, confidence)),
         added=tuple(cell.name for cell in new.cells if cell.outcome.state == "done" and base.cell(cell.name) is None),
         machine_shifts=_shifts(times, confidence),
-        noise_floors=tuple((batch, math.expm1(pair.floor(batch))) for batch in sorted({batch for batch, _ in times})),
+        noise_floors=tuple((batch, math.expm1(pair.floor(batch))) for batch in sorted({batch for batch, *_ in times})),
         notes=tuple(notes),
     )
 
 
 def _times(
-    base: Record, new: Record, base_samples: Mapping[str, Samples], new_samples: Mapping[str, Samples]
-) -> dict[tuple[int, str], Times]:
-    """By batch size and kind of device, where both runs have samples. The control says nothing about the state of a GPU."""
-    found: dict[tuple[int, str], Times] = {}
-    for batch in sorted({split_name(name)[1] for name in base_samples} & {split_name(name)[1] for name in new_samples}):
-        for device in sorted({cell.target.device for cell in base.cells}):
-            cells = [cell.name for cell in base.cells if cell.target.device == device] + ([CONTROL] if device == "cpu" else [])
-            names = {cell: name for cell in cells if (name := sample_name(cell, batch)) in base_samples and name in new_samples}
-            sides = [{cell: Row(samples[name]) for cell, name in names.items()} for samples in (base_samples, new_samples)]
-            yardstick = next((cell for cell in same_work(base, new, CONTROL) if all(_ran_with_all(side, cell) for side in sides)), None)
-            if names:
-                found[batch, device] = Times(sides[0], sides[1], yardstick)
+    base: Record, new: Record, base_samples: Mapping[str, Mapping[str, Samples]], new_samples: Mapping[str, Mapping[str, Samples]]
+) -> dict[Where, Times]:
+    """Where both runs have samples; rows of one measurement only, as rounds pair no others. The control knows nothing of a GPU.
+
+    Args:
+        base_samples, new_samples: by place.
+    """
+    found: dict[Where, Times] = {}
+    for places in product(base_samples, new_samples):
+        both = base_samples[places[0]], new_samples[places[1]]
+        here = [cell for cell in base.cells if (_place(base, cell.name), _place(new, cell.name)) == places]
+        for batch in sorted({split_name(name)[1] for name in both[0]} & {split_name(name)[1] for name in both[1]}):
+            for device in sorted({cell.target.device for cell in here}):
+                cells = [cell.name for cell in here if cell.target.device == device] + ([CONTROL] if device == "cpu" else [])
+                names = {cell: name for cell in cells if all((name := sample_name(cell, batch)) in samples for samples in both)}
+                sides = [{cell: Row(samples[name]) for cell, name in names.items()} for samples in both]
+                yardstick = next((cell for cell in same_work(base, new, CONTROL) if all(_ran_with_all(side, cell) for side in sides)), None)
+                if names:
+                    found[batch, device, *places] = Times(sides[0], sides[1], yardstick)
     return found
 
 
@@ -189,7 +228,8 @@ def _time(pair: _Pair, cell: str, ours: Latency, other: Cell, metric: Metric) ->
     change = change.model_copy(update={"base": before, "new": after})
     if before is None or after is None:
         return change.model_copy(update={"reason": f"too few samples for {metric}"})
-    times = pair.times.get((ours.batch, other.target.device))
+    places = _place(pair.base, cell), _place(pair.new, cell)
+    times = pair.times.get((ours.batch, other.target.device, *places))
     estimate = times.change(cell, metric) if times is not None and times.has(cell) else recorded(before, after)
     interval = estimate.interval(pair.confidence)
     sign = -1 if metric == "throughput" else 1
@@ -200,7 +240,7 @@ def _time(pair: _Pair, cell: str, ours: Latency, other: Cell, metric: Metric) ->
         worse=sign * estimate.log_ratio,
         worst=worst,
         best=best,
-        floor=pair.floor(ours.batch),
+        floor=pair.floor(ours.batch, places),
         limit=math.log1p(pair.limit(metric)),
     )
 
@@ -247,9 +287,9 @@ def _top1(pair: _Pair, ours: Cell, theirs: Cell) -> Undecided:
     )
 
 
-def _shifts(times: Mapping[tuple[int, str], Times], confidence: float) -> tuple[MachineShift, ...]:
+def _shifts(times: Mapping[Where, Times], confidence: float) -> tuple[MachineShift, ...]:
     found = []
-    for (batch, device), entry in times.items():
+    for (batch, device, *_), entry in times.items():
         shift = entry.shift(confidence)
         if shift is not None and entry.yardstick is not None:
             found.append(MachineShift(batch=batch, device=device, measured_by=entry.yardstick, ratio=shift))

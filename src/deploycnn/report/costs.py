@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from deploycnn import units
 from deploycnn.record import Cell, Record
 from deploycnn.types import Value
 
@@ -53,3 +54,10 @@ def break_even_images(one: Cost, other: Cost) -> float:
     if saved_s <= 0:
         return 0.0 if more_s < 0 and saved_s == 0 else math.inf
     return max(0.0, more_s / saved_s)
+
+
+def energy(cell: Cell) -> str:
+    """Net energy of an image, with its batch size; "not available here" where nothing counted it."""
+    if cell.energy is None:
+        return "not available here"
+    return f"{units.significant(1e3 * cell.energy.joules_per_image)} mJ (batch {cell.energy.batch}, {cell.energy.source})"

@@ -8,6 +8,8 @@ from deploycnn import units
 from deploycnn.record import Record
 from deploycnn.report import low_precision, remarks, rows
 from deploycnn.report.answers import answer_rows
+from deploycnn.report.costs import energy
+from deploycnn.report.diagnosis import bound_rows
 from deploycnn.report.recommend import Recommendation
 
 
@@ -21,6 +23,8 @@ def markdown(record: Record, recommendation: Recommendation, charts: Sequence[st
     parts += [_latency(record, batch) for batch in rows.batches(record)]
     parts += [
         _list("Slower than fp32, and why", low_precision.slower(record)),
+        _bounds(record),
+        _costs(record),
         _answers(record),
         _evidence(record),
         *map(_choice, low_precision.choices(record)),
@@ -74,6 +78,27 @@ def _latency(record: Record, batch: int) -> str:
     boundary = latency.boundary.replace("-", " ")
     about = f"{latency.threads} thread(s), {boundary}; ratio is time over {record.reference}, paired by round."
     return f"## Latency, batch {batch}\n\n{about}\n\n" + table(headings, lines, text_columns=1)
+
+
+def _bounds(record: Record) -> str:
+    lines = [[row.name, str(row.batch), row.peak, row.call, row.sentence] for row in bound_rows(record)]
+    headings = ["artifact", "batch", "share of peak", "share of the call", "why it is as fast as it is"]
+    return "## What bounds each artifact\n\n" + table(headings, lines, text_columns=1) if lines else ""
+
+
+def _costs(record: Record) -> str:
+    """Cold start and memory of every artifact that was loaded here."""
+    lines = []
+    for cell in record.cells:
+        if cell.artifact is None or cell.loading is None:
+            continue
+        loading = cell.loading
+        times = [units.seconds(value_s) for value_s in (cell.artifact.build_s, loading.load_s, loading.first_run_s)]
+        device = units.size(loading.device_peak_bytes) if loading.device_peak_bytes is not None else rows.NOTHING
+        lines.append([cell.name, *times, units.size(loading.resident_bytes), units.size(loading.peak_bytes), device, energy(cell)])
+    headings = ["artifact", "compile", "load", "first run", "resident", "peak", "device peak", "energy per image"]
+    about = "One start in a fresh process each, imports included. Memory is the whole process's, runtime included. Energy is net of idle."
+    return f"## Cold start and memory\n\n{about}\n\n{table(headings, lines, text_columns=1)}" if lines else ""
 
 
 def _answers(record: Record) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from deploycnn import units
 from deploycnn.record import Accuracy, Cell, Latency
+from deploycnn.report.costs import energy
 from deploycnn.types import Interval
 
 Format = Callable[[float], str]
@@ -125,5 +126,6 @@ def memory_tip(cell: Cell) -> str:
     device = f"\ndevice: peak {units.size(loading.device_peak_bytes)}" if loading.device_peak_bytes is not None else ""
     return (
         f"peak {units.size(loading.peak_bytes)}, {units.size(loading.resident_bytes)} after validating\n"
-        f"of the whole worker process, Python and the runtime's libraries included{device}"
+        f"of the whole worker process, Python and the runtime's libraries included{device}\n"
+        f"energy per image, net of idle: {energy(cell)}"
     )

@@ -11,6 +11,7 @@ from rich.table import Table
 from deploycnn import units
 from deploycnn.record import Record
 from deploycnn.report import low_precision, remarks, rows
+from deploycnn.report.diagnosis import bound_lines
 from deploycnn.report.recommend import Recommendation, figure_text
 
 WIDE = 150  # columns from which accuracy and latency share one table
@@ -32,6 +33,7 @@ def render(record: Record, recommendation: Recommendation, console: Console) -> 
         for waits in remarks.waiting(record):
             _print_item(f"{waits.who} waits: {waits.why}", console)
     _print_remarks("Slower than fp32", low_precision.slower(record), console)
+    _print_bounds(record, console)
     for choice in low_precision.choices(record):
         _print_item(f"{choice.title}: {choice.summary}", console)
     for spread in low_precision.spreads(record):
@@ -139,6 +141,14 @@ def _print_item(text: str, console: Console) -> None:
     """One item of a list: lines after the first hang."""
     for line in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False):
         console.print(line, markup=False)
+
+
+def _print_bounds(record: Record, console: Console) -> None:
+    lines = bound_lines(record)
+    if lines:
+        console.print("\n[bold]What bounds them[/] (in brackets the share of the time that is the call itself)")
+        for line in lines:
+            _print_item(line, console)
 
 
 def _print_doubts(record: Record, console: Console) -> None:
