@@ -30,7 +30,7 @@ from deploycnn.workers.protocol import CLOSE, LoadFacts, MemoryFacts
 if TYPE_CHECKING:
     import numpy as np
 
-_TICK_S = 0.05  # how often death, time and memory are looked at while a call runs
+_TICK_S = 0.2  # how often death, time and memory are looked at while a call runs; a look takes 3 ms
 _START_LIMIT_S = 60.0
 _CLOSE_LIMIT_S = 10.0
 
