@@ -32,7 +32,7 @@ def fine_tuned(context: Context, graph: Graph, images: Images, form: Int8Form | 
     tuned_key = key(
         "fine-tuned",
         code=("train", "models", "export", "graph"),
-        packages=("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime"),
+        packages=("torch", "torchao", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime"),
         checkpoint=file_sha256(checkpoint),
         override=model.model_dump(mode="json", include={"mean", "std", "trust_pickle"}),
         data=images.facts.sha256,

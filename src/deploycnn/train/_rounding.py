@@ -1,9 +1,11 @@
-"""Layers that round as int8 will, with PyTorch's own fake-quantise operators; gradients pass as if nothing was rounded.
+"""Layers that round as int8 will, by torchao's fake-quantise modules; gradients pass as if nothing was rounded.
 
-Imported only by the function that needs it: it needs PyTorch.
+Imported only by the function that needs it: it needs PyTorch and torchao.
 """
 
 from __future__ import annotations
+
+import logging
 
 import torch
 from torch import nn
@@ -11,47 +13,43 @@ from torch.nn.utils import parametrize
 
 from deploycnn.types import Int8Form
 
+# torchao registers an enumeration in a way that PyTorch has just deprecated, and PyTorch logs that at the import.
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+
+from torchao.quantization.pt2e import (  # noqa: E402
+    FakeQuantize,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+)
+
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _MOMENTUM = 0.05  # of the running ranges, after the first batch
-_SMALLEST = 1e-12
 
 
-class RoundedWeight(nn.Module):
-    """Weights on the grid that int8 will put them on: symmetric, one scale per output channel, from the largest weight."""
+def _of_weights(largest: int) -> FakeQuantize:
+    """The grid that int8 will put weights on: symmetric, one scale per output channel, from the largest weight as it is now."""
+    return FakeQuantize(
+        observer=MovingAveragePerChannelMinMaxObserver,
+        averaging_constant=1.0,
+        quant_min=-largest,
+        quant_max=largest,
+        dtype=torch.int8,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=0,
+    )
 
-    def __init__(self, largest: int) -> None:
-        super().__init__()
-        self.largest = largest
 
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Any weight whose first dimension is the output channel."""
-        scale_M = (weight.detach().abs().flatten(1).amax(dim=1) / self.largest).clamp(min=_SMALLEST)
-        zero_M = torch.zeros_like(scale_M, dtype=torch.int32)
-        return torch.fake_quantize_per_channel_affine(weight, scale_M, zero_M, 0, -self.largest, self.largest)
-
-
-class RoundedInput(nn.Module):
-    """An activation on the grid that int8 will put it on: one scale, ranges that follow the training batches."""
-
-    def __init__(self, *, symmetric: bool) -> None:
-        super().__init__()
-        self.symmetric = symmetric
-        self.register_buffer("low", torch.zeros(()))
-        self.register_buffer("high", torch.zeros(()))
-        self.low: torch.Tensor
-        self.high: torch.Tensor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            low, high = x.detach().amin().clamp(max=0), x.detach().amax().clamp(min=0)
-            share = _MOMENTUM if self.high > self.low else 1.0
-            self.low.lerp_(low, share)
-            self.high.lerp_(high, share)
-        if self.symmetric:
-            scale = float(torch.maximum(-self.low, self.high)) / 127
-            return torch.fake_quantize_per_tensor_affine(x, max(scale, _SMALLEST), 0, -127, 127)
-        scale = max(float(self.high - self.low) / 255, _SMALLEST)
-        return torch.fake_quantize_per_tensor_affine(x, scale, round(float(-self.low) / scale), 0, 255)
+def _of_inputs(form: Int8Form) -> FakeQuantize:
+    """The grid that int8 will put an activation on: one scale, ranges that follow the training batches."""
+    symmetric = form == Int8Form.SYMMETRIC_S8
+    return FakeQuantize(
+        observer=MovingAverageMinMaxObserver,
+        averaging_constant=_MOMENTUM,
+        quant_min=-127 if symmetric else 0,
+        quant_max=127 if symmetric else 255,
+        dtype=torch.int8 if symmetric else torch.uint8,
+        qscheme=torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine,
+    )
 
 
 class Rounding:
@@ -59,17 +57,17 @@ class Rounding:
 
     def __init__(self, module: nn.Module, form: Int8Form) -> None:
         self.module = module
-        self._largest = 64 if form == Int8Form.CPU_U8S8_REDUCED else 127
-        self._symmetric = form == Int8Form.SYMMETRIC_S8
+        self._form = form
         self._layers = [layer for layer in module.modules() if isinstance(layer, LAYERS)]
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._inputs: list[RoundedInput] = []
+        self._inputs: list[FakeQuantize] = []
 
     def __enter__(self) -> Rounding:
         device = next(self.module.parameters()).device
+        largest = 64 if self._form == Int8Form.CPU_U8S8_REDUCED else 127
         for layer in self._layers:
-            parametrize.register_parametrization(layer, "weight", RoundedWeight(self._largest))
-            rounded = RoundedInput(symmetric=self._symmetric).to(device)
+            parametrize.register_parametrization(layer, "weight", _of_weights(largest).to(device))
+            rounded = _of_inputs(self._form).to(device)
             self._inputs.append(rounded)
             self._hooks.append(layer.register_forward_pre_hook(lambda _, inputs, rounded=rounded: (rounded(inputs[0]), *inputs[1:])))
         return self
@@ -81,13 +79,13 @@ class Rounding:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 layer.eval()
         for rounded in self._inputs:
-            rounded.train()
+            rounded.enable_observer()
 
     def eval(self) -> None:
         """Evaluation mode, ranges as they are."""
         self.module.eval()
         for rounded in self._inputs:
-            rounded.eval()
+            rounded.disable_observer()
 
     def state(self) -> dict[str, torch.Tensor]:
         """A copy of the float parameters, by the names that they have inside."""

@@ -1,6 +1,6 @@
 """Quantisation-aware fine-tuning: a trained network goes on training for a few epochs while it is rounded as int8 will round it.
 
-Weights and the inputs of convolutions and dense layers are rounded in the forward pass, gradients pass as if they were
+Weights and the inputs of convolutions and dense layers are rounded in the forward pass (by torchao), gradients pass as if they were
 not (Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018,
 arXiv 1712.05877). What comes out is an ordinary float network; the int8 file is made of it as of any other.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from deploycnn.data import DataSet, Splits
 from deploycnn.environment import usable_cores
-from deploycnn.errors import TrainingError
+from deploycnn.errors import TrainingError, Unavailable
 from deploycnn.recipe import QatOptions
 from deploycnn.train._pixels import DevicePixels
 from deploycnn.types import Int8Form, Preprocessing, Progress, ProgressCallback, Value
@@ -54,10 +54,14 @@ def fine_tune(
 
     Raises:
         TrainingError: the loss is no longer a number.
+        Unavailable: torchao is not installed.
     """
     import torch
 
-    from deploycnn.train._rounding import Rounding
+    try:
+        from deploycnn.train._rounding import Rounding
+    except ModuleNotFoundError as error:
+        raise Unavailable("int8-qat needs torchao", found="it is not installed here", remedy="pip install 'deploycnn[qat]'") from error
 
     device = torch.device("cpu")
     training = DevicePixels(dataset.train, splits.train_N, CROP, preprocessing, device)
