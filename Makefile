@@ -46,7 +46,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[openvino,mlperf,qat,keras,tensorflow,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[openvino,tvm-rpc,mlperf,qat,keras,tensorflow,dev]'
 	touch $@
 
 clean:

@@ -83,6 +83,7 @@ class Browser:
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.devtools("Emulation.setScriptExecutionDisabled", value=not script)
+        self.devtools("Emulation.setFocusEmulationEnabled", enabled=True)  # a headless window has no focus to give to an element
         self.call("POST", "/url", {"url": url})
         if script:
             self.js("localStorage.clear(); delete document.documentElement.dataset.theme")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -89,13 +89,20 @@ def _restarts(row: Row, pairing: Pairing | None, control: Pairing | None, option
         log_sd, p_value = stats.own_spread(restarts)
         if log_sd <= options.interval or p_value >= RESTARTS_P:
             return None
-    processes = np.unique(row.samples.process_B)
-    medians_s = [math.exp(float(np.median(row.log_median_B[row.samples.process_B == process]))) for process in processes]
+    what = "their medians reach from {} to {}".format(*_extremes(row.restarts, units.seconds))
+    if pairing is not None:
+        what = "their times over the reference's reach from {} to {}".format(*_extremes(pairing.restarts, units.ratio))
     return Doubt(
         kind="restarts-differ",
-        what=f"medians of {len(medians_s)} restarts reach from {units.seconds(min(medians_s))} to {units.seconds(max(medians_s))}",
+        what=f"{len(np.unique(row.samples.process_B))} restarts differ, {what}",
         remedy="raise measure.processes: which memory layout a start gets is part of the truth",
     )
+
+
+def _extremes(restarts: stats.Restarts, say: Callable[[float], str]) -> tuple[str, str]:
+    """The lowest and the highest median of a restart."""
+    logs = [float(np.median(restarts.log_B[restarts.process_B == process])) for process in np.unique(restarts.process_B)]
+    return say(math.exp(min(logs))), say(math.exp(max(logs)))
 
 
 def _unsteady() -> Doubt:
