@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploycnn import store as store_module
+from deploycnn.disk import make_folder
 from deploycnn.errors import StoreError
 from deploycnn.store import EntryFacts, Key, Store, cache_root, disk_errors, file_sha256, lock, write_atomic
 
@@ -442,6 +443,30 @@ def test_a_file_where_the_cache_should_be(tmp_path: Path, where: str) -> None:
     with pytest.raises(StoreError, match="a file stands where a folder should be"):
         Store(tmp_path / "file" / where).build(KEY, fill)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def unmakeable(tmp_path: Path) -> list[Path]:
+    """Folders that no user can make: in the kernel's own file system, of too long a name, through links in a circle."""
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    return [Path("/proc/no-such"), Path("/proc/no-such/sub"), tmp_path / ("n" * 300), tmp_path / "one" / "sub"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc, where no folder can be made")
+@pytest.mark.parametrize("which", range(4))
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path, which: int) -> None:
+    folder = unmakeable(tmp_path)[which]
+    writers: list[Callable[[], object]] = [
+        lambda: make_folder(folder),
+        lambda: write_atomic(folder / "file", "text"),
+        lambda: Store(folder).build(KEY, fill),
+    ]
+    for write in writers:
+        with pytest.raises(StoreError) as caught:
+            write()
+        assert "cannot be written" in caught.value.asked
+        assert caught.value.found
+        assert caught.value.remedy
 
 
 def in_a_child(act: Callable[[], None]) -> str:

@@ -35,7 +35,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """
     half = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             with half.open("xb") as file:
                 file.write(data.encode() if isinstance(data, str) else data)
@@ -56,6 +56,8 @@ _DISK_FAULTS = {
     errno.EPERM: ("not permitted", f"change its permissions, or choose a folder of your own: {_ELSEWHERE}"),
     errno.ENOTDIR: ("a file stands where a folder should be", "remove that file, or choose another folder"),
     errno.EEXIST: ("a file stands where a folder should be", "remove that file, or choose another folder"),
+    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
+    errno.ELOOP: ("its links go in a circle", "mend the links, or choose another folder"),
     errno.EFBIG: ("the file is larger than the file system or ulimit allows", _MORE_SPACE),
     errno.EIO: ("the disk reports an error", "check the disk, or choose another one"),
 }
@@ -82,6 +84,20 @@ def disk_errors(path: Path) -> Iterator[None]:
         found, remedy = _DISK_FAULTS[number]
         named = (error.filename2 or error.filename) if isinstance(error, OSError) else None
         raise StoreError(f"{named or path} cannot be written", found=f"{found}{_space(path)}", remedy=remedy) from error
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, where they are missing.
+
+    Raises:
+        StoreError: it cannot be made, and why.
+    """
+    with disk_errors(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # parents are made, so: the kernel's own file systems, or a mount that went
+            remedy = f"choose a folder that can be written to: {_ELSEWHERE}"
+            raise StoreError(f"{path} cannot be written", found=f"no folder can be made at {error.filename}", remedy=remedy) from error
 
 
 def _free_bytes(path: Path) -> int | None:
@@ -115,7 +131,7 @@ def lock(path: Path, purpose: str, wait_s: float, on_wait: Warn | None = None) -
 
     owner = path.with_name(f"{path.name}.owner")
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         held = filelock.FileLock(path)
         try:
             held.acquire(timeout=min(wait_s, 0.5), poll_interval=0.02)

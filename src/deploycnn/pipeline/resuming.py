@@ -17,7 +17,7 @@ import numpy as np
 
 from deploycnn import __version__, data
 from deploycnn.backends import create
-from deploycnn.disk import disk_errors, lock
+from deploycnn.disk import disk_errors, lock, make_folder
 from deploycnn.environment import environment
 from deploycnn.errors import EXIT_ENVIRONMENT, EXIT_NOTHING_TO_SHIP, EXIT_OK, DataError, RecipeError, RecordError
 from deploycnn.pipeline.bundle import BUNDLE_NAME, Bundle, BundledCell, bundled_images, bundled_variants, faults, read_bundle
@@ -107,7 +107,7 @@ def _settled(run: Path, out: Path | None) -> Path:
     half = out.with_name(f".{out.name}.half")
     with disk_errors(out):
         shutil.rmtree(half, ignore_errors=True)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         shutil.copytree(folder, half, ignore=shutil.ignore_patterns(".lock*"))
         if out.exists():
             out.rmdir()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploycnn import __version__
-from deploycnn.disk import disk_errors, lock
+from deploycnn.disk import disk_errors, lock, make_folder
 from deploycnn.environment import environment
 from deploycnn.errors import EXIT_NOTHING_TO_SHIP, EXIT_OK
 from deploycnn.pipeline.bundle import write_bundle
@@ -60,8 +60,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, talk: Talk) -> int:
     """Runs a recipe whole, prints its report and leaves its record. Returns the exit code."""
     check_recipe(recipe)
     out = options.out or _fresh_folder(recipe.name)
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with lock(out / ".lock", "a run", wait_s=0):
         context = Context(
             recipe=recipe,

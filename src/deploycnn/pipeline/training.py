@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploycnn import units
-from deploycnn.disk import disk_errors, write_atomic
+from deploycnn.disk import make_folder, write_atomic
 from deploycnn.environment import environment, usable_cores
 from deploycnn.errors import EXIT_OK, RecipeError, TrainingError, Unavailable
 from deploycnn.pipeline.console import Talk
@@ -276,8 +276,7 @@ def train_command(recipe: Recipe, out: Path, *, resume: bool, talk: Talk) -> int
             memory_bytes=memory_limit(recipe, environment()),
             resume=resume,
         )
-        with disk_errors(out.parent):
-            out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         images = prepare_images(context)
         preprocessing = preprocessing_of(context, images)
         digest = _name(recipe, images)
