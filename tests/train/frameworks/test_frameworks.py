@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +118,23 @@ def test_it_learns_its_twin_answers_alike_and_it_goes_on_where_it_was(worker: tu
         assert second.epoch(order(6), SIZES).loss == pytest.approx(next_loss, rel=1e-4)
         with pytest.raises(TrainingError, match="not of this training"):
             second.restore(b"damaged")
+
+
+@pytest.mark.slow
+def test_keras_on_pytorch_never_imports_tensorflow() -> None:
+    need("keras")
+    need("tensorflow")  # else there is nothing to keep out
+    code = f"""
+import sys
+import numpy as np
+from deploycnn.train.frameworks import Task, framework_class
+task = Task.model_validate_json({TASK.model_dump_json()!r})
+training = framework_class("keras")().begin(task, np.zeros((8, 1, 28, 28), np.uint8), np.arange(8) % 4)
+training.epoch(np.arange(8), (8,), lambda step: None)
+print(sorted(name for name, module in sys.modules.items() if name.split(".")[0] == "tensorflow" and module is not None))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.slow
