@@ -145,6 +145,17 @@ def test_slower_int8_is_printed_with_the_reason_that_the_machine_gives(make_reco
     assert ("no VNNI" in found[0].why) == (words == "no VNNI")
 
 
+@pytest.mark.parametrize(("precision", "has"), [("fp16", "avx512_fp16"), ("bf16", "amx_bf16")])
+def test_a_cpu_without_that_arithmetic_is_the_reason_and_not_the_size(make_record, make_cell, precision, has):
+    kind = {"fp16": "float16", "bf16": "bfloat16"}[precision]
+    slow = make_cell("tvm", precision, 6e-3, ran=ran_in(kind), rooflines=(point("compute", 0.01),))
+    record = make_record(make_cell("tvm", "fp32", 1e-4), slow)
+    without = low_precision.slower(on_a_cpu_with(record, "avx2"))[0].why
+    assert f"no {precision} arithmetic" in without
+    assert "too small" not in without
+    assert "arithmetic" not in low_precision.slower(on_a_cpu_with(record, "avx2", has))[0].why
+
+
 def test_faster_or_no_different_is_not_called_slower(make_record, make_cell, make_latency):
     close = make_cell("onnxruntime", "int8", latencies=(make_latency(1, 1.01e-4),))
     faster = make_cell("openvino", "int8", 5e-5)

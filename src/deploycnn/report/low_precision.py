@@ -9,7 +9,17 @@ from deploycnn.report.remarks import Remark, cell_name
 from deploycnn.types import Value
 
 SMALL_SHARE = 0.25  # of the time: below it arithmetic is not what a run spends its time on
-EXACT_SUMS = ("avx_vnni", "avx512_vnni", "amx_int8", "neon", "dotprod", "i8mm")  # any of these: 8-bit products need no detour
+# Any of these instruction sets: products of that precision need no detour on a CPU.
+ARITHMETIC = {
+    "int8": ("avx_vnni", "avx512_vnni", "amx_int8", "neon", "dotprod", "i8mm"),
+    "fp16": ("avx512_fp16", "fp16"),
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+}
+WITHOUT = {
+    "int8": "no VNNI: this CPU adds 8-bit products in several instructions, where float takes one",
+    "fp16": "this CPU has no fp16 arithmetic: every value is converted to float32 and back",
+    "bf16": "this CPU has no bf16 arithmetic: every value is converted to float32 and back",
+}
 
 
 # --- layers that int8-auto chose -------------------------------------------------------------
@@ -200,12 +210,12 @@ def _reasons(record: Record, cell: Cell, latency: Latency) -> list[str]:
         reasons.append(f"no native {wanted} kernels: the layers ran in {' and '.join(found)}, with conversions around them")
     machine = record.environments.get(cell.machine or "")
     sets = machine.cpu.instruction_sets if machine else ()
-    if wanted == "int8" and cell.target.device == "cpu" and sets and not set(EXACT_SUMS) & set(sets):
-        reasons.append("no VNNI: this CPU adds 8-bit products in several instructions, where float takes one")
+    if wanted in ARITHMETIC and cell.target.device == "cpu" and sets and not set(ARITHMETIC[wanted]) & set(sets):
+        reasons.append(WITHOUT[wanted])
     point = next((point for point in cell.rooflines if point.batch == latency.batch), None)
     if point is not None and point.bound == "launch":
         reasons.append("dispatch-bound: the calls take the time, not the arithmetic")
-    elif point is not None and point.share < SMALL_SHARE:
+    elif point is not None and point.share < SMALL_SHARE and not reasons:
         reasons.append(
             f"too small: at this machine's peaks the work takes {units.seconds(point.floor_s)} of {units.seconds(latency.p50_s.value)}, "
             "so there is little that lower precision can shorten, and rounding between the layers is added"
