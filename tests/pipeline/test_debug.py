@@ -24,7 +24,7 @@ SETTINGS = [
     "data.validation=200",
     "data.calibration=100",
     "train.epochs=1",
-    "backends={torch: {}, onnxruntime: {}, 'null': {}}",
+    "backends={torch: {}, onnxruntime: {}, tvm: {minutes: 0.15, precisions: [fp32]}, 'null': {}}",
     "precisions=[fp32, fp16, int8]",
     "targets=[cpu, 'cuda:sm89']",
     "measure.batches=[1]",
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["onnxruntime/fp32/cpu", "onnxruntime/fp16/cpu", "onnxruntime/int8/cpu"])
+@pytest.mark.parametrize("name", ["onnxruntime/fp32/cpu", "onnxruntime/fp16/cpu", "onnxruntime/int8/cpu", "tvm/fp32/cpu"])
 def test_every_node_is_in_a_table_of_80_columns_and_a_chart(run: tuple[Path, Path], name: str) -> None:
     out, cache = run
     said = called(cache, "debug", str(out), "--artifact", name)

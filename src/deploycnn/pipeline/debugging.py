@@ -177,8 +177,8 @@ def _compiled_and_run(subject: _Subject, where: Path, talk: Talk) -> np.ndarray:
         fixed_batch=fixed or None,
     )
     options = dict(artifact.options)
-    if "minutes" in options:  # a search for speed changes no numbers
-        options["minutes"] = 0
+    if "tune" in options:  # a search for speed changes no numbers
+        options["tune"] = False
     (where / "artifact").mkdir()
     request = CompileRequest(
         variant=variant,
