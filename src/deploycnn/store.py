@@ -25,7 +25,7 @@ from typing import Any
 import platformdirs
 from pydantic import ValidationError
 
-from deploycnn.disk import Warn, disk_errors, file_sha256, lock, write_atomic
+from deploycnn.disk import Warn, disk_errors, file_sha256, lock, make_folder, write_atomic
 from deploycnn.errors import StoreError
 from deploycnn.types import FileEntry, Value
 
@@ -151,8 +151,7 @@ class Store:
     def shared(self, name: str) -> Path:
         """A folder that outlives entries. The caller keeps it consistent, for instance under `lock`."""
         folder = self.root / "shared" / name
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return folder
 
     def entries(self) -> list[EntryFacts]:

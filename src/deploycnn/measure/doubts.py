@@ -89,20 +89,19 @@ def _restarts(row: Row, pairing: Pairing | None, control: Pairing | None, option
         log_sd, p_value = stats.own_spread(restarts)
         if log_sd <= options.interval or p_value >= RESTARTS_P:
             return None
-    what = "their medians reach from {} to {}".format(*_extremes(row.restarts, units.seconds))
-    if pairing is not None:
-        what = "their times over the reference's reach from {} to {}".format(*_extremes(pairing.restarts, units.ratio))
+    say: Callable[[float], str] = units.seconds if pairing is None else units.ratio
+    what = "medians" if pairing is None else "times over the reference's"
+    medians = _medians(judged[0])
     return Doubt(
         kind="restarts-differ",
-        what=f"{len(np.unique(row.samples.process_B))} restarts differ, {what}",
+        what=f"{len(medians)} restarts differ, their {what} reach from {say(min(medians))} to {say(max(medians))}",
         remedy="raise measure.processes: which memory layout a start gets is part of the truth",
     )
 
 
-def _extremes(restarts: stats.Restarts, say: Callable[[float], str]) -> tuple[str, str]:
-    """The lowest and the highest median of a restart."""
-    logs = [float(np.median(restarts.log_B[restarts.process_B == process])) for process in np.unique(restarts.process_B)]
-    return say(math.exp(min(logs))), say(math.exp(max(logs)))
+def _medians(restarts: stats.Restarts) -> list[float]:
+    """The median of every restart."""
+    return [math.exp(float(np.median(restarts.log_B[restarts.process_B == process]))) for process in np.unique(restarts.process_B)]
 
 
 def _unsteady() -> Doubt:
@@ -119,7 +118,7 @@ def speed_doubts(controls: Sequence[Row]) -> tuple[Doubt, ...]:
         return ()
     process_B = np.concatenate([row.samples.process_B for row in controls])
     log_median_B = np.concatenate([row.log_median_B for row in controls])
-    medians_s = [math.exp(float(np.median(log_median_B[process_B == process]))) for process in np.unique(process_B)]
+    medians_s = _medians(stats.Restarts(log_B=log_median_B, process_B=process_B))
     least_s, most_s = min(medians_s), max(medians_s)
     if most_s <= least_s * (1 + SPEED_CHANGE):
         return ()

@@ -61,6 +61,8 @@ def fine_tune(
     try:
         from deploycnn.train._rounding import Rounding
     except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torchao":
+            raise
         raise Unavailable("int8-qat needs torchao", found="it is not installed here", remedy="pip install 'deploycnn[qat]'") from error
 
     device = torch.device("cpu")
